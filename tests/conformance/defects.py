@@ -13,7 +13,7 @@ from exactsink.testing import ConformanceTarget
 from exactsink.testing.wrapped import WrappedApplier
 from exactsink.toolkit.roads import Applier, Marker
 from exactsink_idempotent_upsert.backend import UpsertBackend
-from exactsink_idempotent_upsert.sqlite.conformance import TableTarget
+from exactsink_idempotent_upsert.conformance import TableTarget
 from tests.conformance import defects_of_commits as commits
 from tests.conformance import defects_of_marks as marks
 from tests.conformance import defects_of_standings as standings

@@ -10,8 +10,8 @@ import pytest
 from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
 from exactsink.testing.scenarios import matrix
 from exactsink_files.conformance import targets as files_targets
+from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
-from exactsink_idempotent_upsert.mysql.conformance import targets_on as mysql_targets_on
 from exactsink_idempotent_upsert.postgres.conformance import targets_on as upsert_targets_on
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on

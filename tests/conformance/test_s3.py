@@ -21,7 +21,7 @@ from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
 from exactsink_files.votes import VotedFiles
-from exactsink_idempotent_upsert.sqlite.conformance import StagedTarget
+from exactsink_idempotent_upsert.conformance import StagedTarget
 from tests.conformance.test_backends import chosen
 from tests.servers.s3 import S3
 

@@ -19,7 +19,7 @@ from exactsink.testing.context import Context
 from exactsink.testing.driver_run import run_driver
 from exactsink.testing.processes import ask, ask_fresh_process, ended, start
 from exactsink_files.conformance import FilesTarget
-from exactsink_idempotent_upsert.sqlite.conformance import StagedTarget, TableTarget
+from exactsink_idempotent_upsert.conformance import StagedTarget, TableTarget
 
 BATCHES = ([5, 5], [5, 5], [5, 5], [5, 5], [5, 5])
 

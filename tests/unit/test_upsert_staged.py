@@ -276,12 +276,12 @@ def test_an_error_that_nobody_foresaw_leaves_a_decided_epoch_as_it_is(
     assert sink.commit(1, votes) == [Committed()]
 
 
-@pytest.mark.parametrize("gone", ["t", "exactsink_epochs"])
+@pytest.mark.parametrize("gone", ["main.t", "exactsink_epochs"])
 def test_a_table_that_vanished_is_named_and_not_made_in_the_commit(tmp_path: Path, gone: str) -> None:
     sink = upsert(tmp_path)
     votes = sink.vote(1, [(1, "a")])
     sink.sql(f"DROP TABLE {gone}")
-    with pytest.raises(Fatal, match=f"no such table: main.{gone}"):
+    with pytest.raises(Fatal, match=f"no such table: {gone}"):
         sink.commit(1, votes)
     sink.open(1, SCHEMA)
     assert sink.commit(1, votes) == [Committed()]

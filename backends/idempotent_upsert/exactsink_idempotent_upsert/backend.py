@@ -13,12 +13,10 @@ from exactsink.contract import Committer, ConfigError, Fatal, JobContext, Traits
 from exactsink.toolkit.roads import Applier, StagedBackend
 from exactsink.toolkit.spark_sql import quoted_name
 from exactsink_idempotent_upsert.database import Database, Strategy
-from exactsink_idempotent_upsert.databases import database_of
 from exactsink_idempotent_upsert.limits import check_order
-from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.options import UpsertOptions
+from exactsink_idempotent_upsert.options import MYSQL, UpsertOptions
 from exactsink_idempotent_upsert.strategies import UpsertApplier, Upserts
-from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_idempotent_upsert.table import DELETED, Table, ascii_lower
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 
@@ -120,7 +118,7 @@ class UpsertBackend(StagedBackend):
         return database.staged or Upserts(self, database, self.options.table)
 
     def _database(self, ctx: JobContext | None = None) -> Database:
-        return database_of(self.options, self._table(), ctx)
+        return _database_of(self.options, self._table(), ctx)
 
     def _table(self) -> Table:
         options = self.options
@@ -139,3 +137,23 @@ class UpsertBackend(StagedBackend):
             version=options.version,
             add_columns=options.on_schema_change == "add_columns",
         )
+
+
+def _database_of(options: UpsertOptions, table: Table, ctx: JobContext | None = None) -> Database:
+    """Return the database's side of a sink, whose modules alone are imported; `ctx` is a driver's."""
+    if options.product == "postgresql":
+        from exactsink_idempotent_upsert.postgres.database import PostgresDatabase
+
+        url, wait = options.url.get_secret_value(), options.busy_timeout_seconds
+        return PostgresDatabase(url, options.address, table, ctx, wait, options.staging_schema)
+    if options.product in MYSQL:
+        from exactsink_idempotent_upsert.mysql.database import MysqlDatabase
+
+        return MysqlDatabase(options.url.get_secret_value(), options.address, table, options.busy_timeout_seconds)
+    if options.product != "sqlite":
+        from exactsink_idempotent_upsert.generic.database import GenericDatabase
+
+        return GenericDatabase(options.url.get_secret_value(), options.address, table)
+    from exactsink_idempotent_upsert.sqlite.database import SqliteDatabase
+
+    return SqliteDatabase(options.path, table, options.busy_timeout_seconds)

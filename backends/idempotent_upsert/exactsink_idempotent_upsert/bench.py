@@ -21,8 +21,8 @@ from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert import strategies  # noqa: F401 - the same
 from exactsink_idempotent_upsert.backend import UpsertOptions
 from exactsink_idempotent_upsert.mysql.statements import quoted as in_backticks
+from exactsink_idempotent_upsert.options import MYSQL
 from exactsink_idempotent_upsert.table import GUARD, Table
-from exactsink_idempotent_upsert.urls import MYSQL
 
 if TYPE_CHECKING:
     from exactsink_idempotent_upsert.mysql.database import MysqlDatabase

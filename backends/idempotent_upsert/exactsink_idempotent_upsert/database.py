@@ -10,7 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,7 @@ from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = [
     *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNBEGUN", "UNDECIDED", "VOTES", "VOTE_TABLE", "WRITTEN"),
-    *("Database", "Held", "Owner", "Session", "Strategy", "Votes", "owned_by"),
+    *("Database", "Held", "Owner", "Result", "Session", "Strategy", "Votes", "owned_by"),
 ]
 
 MARKER_TABLE = "exactsink_epochs"
@@ -61,10 +61,19 @@ UNDECIDED = "the epoch is not decided yet, and is written again"
 UNBEGUN = "the epoch has not begun"
 
 
+class Result(Protocol):
+    """What a statement has found or done."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchall(self) -> Sequence[Any]: ...
+
+
 class Votes:
     """The table of votes, in the transaction of `run`: it runs a statement with its values, each at a `%s`."""
 
-    def __init__(self, run: Callable[..., Sequence[Any]]) -> None:
+    def __init__(self, run: Callable[..., Result]) -> None:
         self._run = run
 
     def add(self, participant: str) -> None:
@@ -73,7 +82,8 @@ class Votes:
     def of(self, job: str, sink: str) -> Iterator[InDoubt]:
         """List the participants of one sink that have voted, and are not marked."""
         prefix = f"{job}.{sink}."  # of characters that LIKE takes as they are
-        for participant, voted_at in self._run(f"SELECT * FROM {VOTE_TABLE} WHERE participant LIKE %s", f"{prefix}%"):
+        query = f"SELECT participant, voted_at FROM {VOTE_TABLE} WHERE participant LIKE %s"
+        for participant, voted_at in self._run(query, f"{prefix}%").fetchall():
             if participant.startswith(prefix) and (txn := Txn.parse(participant)) is not None:
                 yield InDoubt.of(txn, age_seconds=max(0.0, time.time() - voted_at))
 

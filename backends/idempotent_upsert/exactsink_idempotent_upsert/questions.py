@@ -15,23 +15,8 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.table import GUARD, Table
 
-__all__ = [
-    *("QUESTIONS", "Questions", "SchemaQuestions", "frame_findings", "keys_there", "named_findings", "text"),
-    *("unkept", "unordered"),
-]
-
-QUESTIONS = (
-    "columns",
-    "types",
-    "keys",
-    "privileges",
-    "durability",
-    "triggers",
-    "constraints",
-    "references",
-    "partitions",
-)
-"""The methods of `Questions`, in the order in which they are asked."""
+__all__ = ["QUESTIONS", "Questions", "SchemaQuestions", "TableQuestions", "collated", "forgotten", "frame_findings"]
+__all__ += ["keys_there", "named_findings", "text", "unordered"]
 
 _STOPS = ("stops the job after the decision", "fails the epoch before it is decided")
 
@@ -85,6 +70,10 @@ class Questions(ABC):
             yield from getattr(self, question)(schema)
 
 
+QUESTIONS = tuple(name for name in vars(Questions) if name in Questions.__abstractmethods__)
+"""The methods of `Questions`, in the order in which they are asked."""
+
+
 def keys_there(table: Table, there: Collection[str], fold: Callable[[str], str] = str.lower) -> Iterator[Finding]:
     """Find keys that are no columns of the table, for rows that are not known yet; `fold` as below."""
     known = set(map(fold, there))
@@ -103,6 +92,28 @@ def named_findings(table: Table, schema: pa.Schema) -> Iterator[Finding]:
             if name not in schema.names:
                 message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
                 yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
+
+
+def forgotten(table: Table) -> Iterator[Finding]:
+    """Find that a row which is deleted takes its version along."""
+    if table.version is not None and table.deletes:
+        message = "a row that `delete_when` deletes takes its version along: an older one that comes later is new"
+        yield Finding("warning", message, "keep deleted rows, with a column that says so, if old ones come late")
+
+
+def unordered(version: str, altered: str = "") -> Finding:
+    """Find that a table has an order of its own for a text; `altered` is the statement that gives it the rows' one."""
+    message = f"`version` names {version}, a text, which the table compares otherwise than by its bytes"
+    fix = f"{altered and altered + ' or '}cast {version} to a number or a timestamp in the transform"
+    return Finding("error", message, fix)
+
+
+def collated(table: Table, key: str, by: str) -> Finding:
+    """Find that texts which differ are one key: whatever cuts rows into tasks compares bytes."""
+    wins = "any of them may win" if table.guarded else "that of the later partition wins"
+    message = f"key {key} of table {table.name} is met by {by}: texts of one key may come from two tasks, and {wins}"
+    fix = f"lower({key}) or the like in the transform, and a column that compares bytes"
+    return Finding("error" if table.guarded else "warning", message, fix)
 
 
 def frame_findings(
@@ -132,32 +143,14 @@ def frame_findings(
             yield Finding("error", message, f"convert it in the transform: {expression} AS {field.name}")
 
 
-def unkept(table: Table, key: str, by: object) -> Finding:
-    """Find a key of whose texts some that differ are equal: whatever cuts rows into tasks compares bytes."""
-    wins = "any of them may win" if table.guarded else "that of the later partition wins"
-    message = f"key {key} of table {table.name} is met by {by}: texts of one key may come from two tasks, and {wins}"
-    fix = f"lower({key}) or the like in the transform, and a column that compares bytes"
-    return Finding("error" if table.guarded else "warning", message, fix)
+class TableQuestions(Questions):
+    """Which columns a table has and rows bring: the same question to all but PostgreSQL, whose own backend knows it.
 
-
-def unordered(name: str, alter: str = "") -> Finding:
-    """Find a version that the table orders otherwise than rows are ordered; `alter` begins the fix."""
-    message = f"`version` names {name}, a text, which the table compares otherwise than by its bytes"
-    return Finding("error", message, f"{alter}cast {name} to a number or a timestamp in the transform")
-
-
-class SchemaQuestions(Questions):
-    """The answers of a database that has an information schema, or some views of one.
-
-    `_schema` is the table's, as SQL has it; None for any.
+    `fold` makes one of the names that are one column.
     """
 
     _table: Table
-    _schema: str | None = None
-
-    @abstractmethod
-    def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """Run a query. Return nothing where the database does not have what it is about."""
+    fold: Callable[[str], str] = staticmethod(str.lower)
 
     @abstractmethod
     def frame(self, schema: pa.Schema | None) -> Iterable[Finding]:
@@ -169,19 +162,11 @@ class SchemaQuestions(Questions):
 
     @abstractmethod
     def there(self) -> Mapping[str, tuple[str, bool]]:
-        """Return the table's columns by name in lower case, and whether each has a value where a row brings none."""
+        """Return the table's columns by folded name, and whether each has a value where a row brings none."""
 
     @abstractmethod
     def added(self, name: str, schema: pa.Schema) -> str:
         """Return how a column that the table lacks comes to it."""
-
-    @abstractmethod
-    def rest(self, schema: pa.Schema) -> Sequence[str]:
-        """Name the columns that mode replace sets to their default: none that names a row."""
-
-    @abstractmethod
-    def children(self) -> Iterable[tuple[str, str, Sequence[str]]]:
-        """Return foreign keys to the table: each one's name, its table, and the columns that it refers to."""
 
     def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table, there = self._table, self.there()
@@ -190,18 +175,50 @@ class SchemaQuestions(Questions):
             yield from found  # what follows would repeat it in other words
             return
         if schema is None:
-            yield from keys_there(table, [name for name, _ in there.values()])
+            yield from keys_there(table, [name for name, _ in there.values()], self.fold)
             return
-        names = [*table.stored(schema.names), *(GUARD if table.guarded else ())]
-        for name in names if not table.add_columns else (GUARD if table.guarded else ()):
-            if name.lower() not in there:
-                message = f"table {table.name} has no column {name}{', as strategy direct needs it' * (name in GUARD)}"
-                yield Finding("error", message, self.added(name, schema))
-        given = {name.lower() for name in names}
+        for name in self.lacking(schema):
+            message = f"table {table.name} has no column {name}{', as strategy direct needs it' * (name in GUARD)}"
+            yield Finding("error", message, self.added(name, schema))
+        given = set(map(self.fold, [*table.stored(schema.names), *self.guard]))
         for key, (name, filled) in there.items():
             if key not in given and not filled:
                 message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
                 yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
+
+    def lacking(self, schema: pa.Schema) -> list[str]:
+        """Name the columns that the table lacks, but for those that are added."""
+        table = self._table
+        needed = [name for name in table.stored(schema.names) if not table.add_columns or name in table.keys]
+        return [name for name in (*needed, *self.guard) if self.fold(name) not in self.there()]
+
+    @property
+    def guard(self) -> tuple[str, ...]:
+        return GUARD if self._table.guarded else ()
+
+    def fits(self, schema: pa.Schema | None) -> bool:
+        return bool(self.there()) and not any(found.severity == "error" for found in self.columns(schema))
+
+
+class SchemaQuestions(TableQuestions):
+    """The answers of a database that has an information schema, or some views of one.
+
+    `_schema` is the table's, as SQL has it; None for any.
+    """
+
+    _schema: str | None = None
+
+    @abstractmethod
+    def rows(self, query: str) -> Sequence[Sequence[Any]]:
+        """Run a query. Return nothing where the database does not have what it is about."""
+
+    @abstractmethod
+    def rest(self, schema: pa.Schema) -> Sequence[str]:
+        """Name the columns that mode replace sets to their default: none that names a row."""
+
+    @abstractmethod
+    def children(self) -> Iterable[tuple[str, str, Sequence[str]]]:
+        """Return foreign keys to the table: each one's name, its table, and the columns that it refers to."""
 
     def triggers(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Only those are seen that the role may see."""
@@ -262,9 +279,6 @@ class SchemaQuestions(Questions):
     def is_over_the_keys(self, constraint: str) -> bool:
         columns = {name.lower() for name in self.keyed.get(constraint, ())}
         return columns == {key.lower() for key in self._table.keys}
-
-    def fits(self, schema: pa.Schema | None) -> bool:
-        return bool(self.there()) and not any(found.severity == "error" for found in self.columns(schema))
 
     def _of(
         self, view: str, columns: str, of: tuple[str, str] = ("table_schema", "table_name"), more: str = ""

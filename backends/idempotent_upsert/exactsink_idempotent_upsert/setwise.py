@@ -43,15 +43,9 @@ class Chosen:
 
     def left(self) -> str:
         """Return a query for the rows that no later delete of their key makes void."""
-        return (
-            f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} > {_GONE}"
-            if self.deletes
-            else self._all
-        )
-
-    @property
-    def _all(self) -> str:
-        return f"SELECT * FROM {ROWS}"
+        if not self.deletes:
+            return f"SELECT * FROM {ROWS}"
+        return f"SELECT * FROM ({self._marked}) AS exactsink_marked WHERE {POSITION} > {_GONE}"
 
     @property
     def _marked(self) -> str:
@@ -123,7 +117,8 @@ def in_order(database: Database, table: Table, batches: Iterable[pa.RecordBatch]
             spool.add(batch)
         if spool.total:
             rows = spool.table()
-            order = _order(rows, table)
+            order = _order(rows, table.ordered_by)
+            order = order.take(pa.array(range(len(rows) - 1, -1, -1))) if backwards else order
             for first in range(0, len(order), _AT_ONCE):
                 taken = order.slice(first, _AT_ONCE)
                 yield from rows.take(taken).combine_chunks().to_batches()
@@ -131,14 +126,11 @@ def in_order(database: Database, table: Table, batches: Iterable[pa.RecordBatch]
         spool.close()
 
 
-def _order(rows: pa.Table, table: Table) -> pa.Array:
-    if table.ordered_by is None:
-        order = pa.array(range(len(rows)), pa.uint64())
-    else:
-        by = rows[table.ordered_by]
-        by = by.cast(by.type.value_type) if pa.types.is_dictionary(by.type) else by
-        known = pc.invert(pc.is_null(by, nan_is_null=True))  # NULL is the lowest
-        ranked = pa.table({"known": known, "by": by})
-        order = pc.sort_indices(ranked, sort_keys=[("known", "ascending"), ("by", "ascending")])  # stable
-    backwards = table.guarded and table.mode == "insert_if_absent"
-    return order.take(pa.array(range(len(rows) - 1, -1, -1))) if backwards else order
+def _order(rows: pa.Table, ordered_by: str | None) -> pa.Array:
+    if ordered_by is None:
+        return pa.array(range(len(rows)), pa.uint64())
+    by = rows[ordered_by]
+    by = by.cast(by.type.value_type) if pa.types.is_dictionary(by.type) else by
+    known = pc.invert(pc.is_null(by, nan_is_null=True))  # NULL is the lowest
+    ranked = pa.table({"known": known, "by": by})
+    return pc.sort_indices(ranked, sort_keys=[("known", "ascending"), ("by", "ascending")])  # stable

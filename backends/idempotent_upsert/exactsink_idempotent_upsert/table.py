@@ -1,23 +1,57 @@
-"""What is to be done to one table, the same for every database: statements are made of it, one database's each.
+"""What is to be done to one table, the same for every database; and its name, as a job's config writes it.
 
-Executors import this module.
+Statements are made of it, one database's each. Executors import this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink_idempotent_upsert.names import ascii_lower
+from exactsink.toolkit.sql import quoted
 
-__all__ = ["DELETED", "GUARD", "Table"]
+__all__ = ["DELETED", "GUARD", "Table", "TableName", "ascii_lower"]
 
+_PART = r"""(?:"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^."`][^.]*)"""
+_NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
+_ASCII = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 DELETED = "exactsink_delete"
 """The column of staged rows that says whether a row deletes its key's row. It is never stored."""
 
 GUARD = ("exactsink_epoch", "exactsink_generation")
 """The columns of a table that tasks write to directly: whose write a row is, so that no older one goes over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table's name: `orders`, `sales.orders`, `"Odd Name"`. A quoted part is taken as it is."""
+
+    schema: str | None
+    name: str
+
+    @classmethod
+    def parse(cls, text: str, fold: Callable[[str], str] = str) -> TableName:
+        """Read a name; `fold` is what the database does to a part without quotes. Raises ValueError."""
+        found = _NAME.fullmatch(text)
+        if found is None:
+            raise ValueError(f'{text!r} is no table name: write orders, sales.orders or "Odd Name"')
+        return cls(found[1] and _plain(found[1], fold), _plain(found[2], fold))
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+def ascii_lower(name: str) -> str:
+    """Fold ASCII letters only, as SQLite compares names: `Übung` and `übung` are two tables to it."""
+    return name.translate(_ASCII)
+
+
+def _plain(part: str, fold: Callable[[str], str]) -> str:
+    quote = part[0]
+    return part[1:-1].replace(quote * 2, quote) if quote in '"`' else fold(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +93,32 @@ class Table:
         own = {*self.keys, *dict(self.expressions)}
         some = None if self.update_columns is None else {*self.update_columns, self.version, *GUARD}
         return [name for name in names if name not in own and (some is None or name in some)]
+
+    def defined(self, kinds: Mapping[str, str], quoted: Callable[[str], str] = quoted) -> str:
+        """Return what a CREATE TABLE has in its brackets, for columns of the rows and their types."""
+        columns = {**kinds, **(dict.fromkeys(GUARD, "BIGINT") if self.guarded else {})}
+        made = [f"{quoted(name)} {kind}{' NOT NULL' * (name in self.keys)}" for name, kind in columns.items()]
+        return f"{', '.join(made)}, PRIMARY KEY ({', '.join(map(quoted, self.keys))})"
+
+    def unless_newer(self, held: str, given: str, exact: str = "") -> list[str]:
+        """Return what must hold for the row `held` to be set by the row `given`, in SQL: no newer one is there.
+
+        `exact` follows a version that is given, and says how it is compared.
+        """
+        conditions = []
+        if self.guarded:
+            (epoch, generation), (new, by) = ([f"{row}.{name}" for name in GUARD] for row in (held, given))
+            older = f"({epoch} IS NULL OR ({epoch}, {generation}) <= ({new}, {by}))"
+            own = f"{epoch} = {new} AND {generation} <= {by}"
+            conditions.append(own if self.mode == "insert_if_absent" else older)
+        if self.version is not None:
+            conditions.append(self.not_above(f"{held}.", f"{given}.{quoted(self.version)}{exact}"))
+        return conditions
+
+    def not_above(self, held: str, given: str) -> str:
+        """Return the condition that a row's version is not greater than the given one; NULL is the lowest."""
+        version = f"{held}{quoted(self.version or '')}"
+        return f"({version} IS NULL OR {version} <= {given})"
 
     @property
     def target(self) -> str:

@@ -23,9 +23,9 @@ from tests.integration.upserts.meaning import (
     Case,
     Row,
     Target,
+    cases,
     check,
     check_later,
-    few_cases,
     later_columns,
 )
 from tests.unit.upsert_sink import SCHEMA, upsert
@@ -51,7 +51,7 @@ def target_of(folder: Path) -> Target:
     return Target(lambda given: upsert(folder, **{**given, "create": False, "url": url}), make, read)
 
 
-@few_cases("staged")
+@cases("staged")
 def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
     check(case, target_of(tmp_path))
 
@@ -166,7 +166,7 @@ def test_what_may_end_a_decided_epoch_is_named(tmp_path: Path) -> None:
             "CREATE TABLE t (id BIGINT UNIQUE, v VARCHAR UNIQUE, o BIGINT REFERENCES p (id), CHECK (o > 0))"
         )
         connection.execute("CREATE TABLE c (id BIGINT REFERENCES t (id))")
-    sink = upsert(tmp_path, url=f"duckdb:///{tmp_path / 'shop.duckdb'}", create=False, delete_when="x")
+    sink = upsert(tmp_path, url=f"duckdb:///{tmp_path / 'shop.duckdb'}", create=False, version="o", delete_when="x")
     found = sink.check(SCHEMA.append(pa.field(DELETED, pa.bool_())))
     assert {one.severity for one in found} == {"warning"}
     said = (
@@ -174,5 +174,6 @@ def test_what_may_end_a_decided_epoch_is_named(tmp_path: Path) -> None:
         "CHECK t_",
         "FOREIGN KEY t_o_id_fkey of table t",
         "of table c to t may refuse a delete",
+        "takes its version along",
     )
-    assert [sum(words in one.message for one in found) for words in said] == [1, 1, 1, 1], found
+    assert [sum(words in one.message for one in found) for words in said] == [1, 1, 1, 1, 1], found

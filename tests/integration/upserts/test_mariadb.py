@@ -22,9 +22,9 @@ from tests.integration.upserts.meaning import (
     Case,
     Row,
     Target,
+    cases,
     check,
     check_later,
-    few_cases,
     later_columns,
 )
 from tests.servers.mariadb import MariaDB
@@ -70,7 +70,7 @@ class Here:
         return upsert(folder, **{"url": self.server.url(self.name), "busy_timeout_seconds": 1, **options})
 
 
-@few_cases("staged", "direct")
+@cases("staged", "direct")
 def test_options_mean_what_they_do_on_a_dictionary(mariadb: MariaDB, tmp_path: Path, case: Case) -> None:
     check(case, target_of(mariadb, tmp_path))
 

@@ -31,6 +31,7 @@ _ASKED: dict[str, list[tuple[str, dict[str, Any], str, str]]] = {
         (_T.replace("o BIGINT", "o TEXT"), {"version": "o"}, "error", "as `version` it is compared otherwise"),
         (_T, {"version": "v"}, "error", "otherwise than by its bytes"),
         (_T.replace("VARCHAR(9)", "CHAR(9)"), {}, "warning", "changes the ends"),
+        (_T, {"version": "o", "delete_when": "x"}, "warning", "takes its version along"),
     ],
     "keys": [(_T.replace(" PRIMARY KEY", ""), {}, "error", "no PRIMARY KEY or UNIQUE index over exactly id")],
     "privileges": [],

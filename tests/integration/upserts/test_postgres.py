@@ -23,15 +23,14 @@ from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_postgres.server import Session as Connection
 from tests.integration.upserts.meaning import (
-    CASES,
     COLUMNS,
     TABLE,
     Case,
     Row,
     Target,
+    cases,
     check,
     check_later,
-    few_cases,
     later_columns,
 )
 from tests.servers.postgres import Postgres
@@ -94,15 +93,12 @@ def sink(upserts: str) -> Any:
     made.close()
 
 
-_STAGED = [case for case in CASES if case.options["strategy"] == "staged"]
-
-
-@pytest.mark.parametrize("case", _STAGED, ids=str)
+@cases("staged")
 def test_options_mean_what_they_do_on_a_dictionary(sink: Sink, case: Case) -> None:
     check(case, Target(sink.session, sink.make, sink.read))
 
 
-@few_cases("direct")
+@cases("direct")
 def test_options_of_direct_mean_the_same(sink: Sink, case: Case) -> None:
     check(case, Target(sink.session, sink.make, sink.read))
 

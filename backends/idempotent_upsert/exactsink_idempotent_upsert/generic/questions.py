@@ -11,8 +11,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from exactsink.contract import Finding
-from exactsink_idempotent_upsert.generic.rows import EpochRows, column_type, columns_of, takes
-from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text, unkept, unordered
+from exactsink_idempotent_upsert.generic.database import EpochRows, column_type, columns_of, takes
+from exactsink_idempotent_upsert.limits import family
+from exactsink_idempotent_upsert.questions import SchemaQuestions, collated, forgotten, frame_findings, text, unordered
 from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["GenericQuestions"]
@@ -78,6 +79,7 @@ class GenericQuestions(SchemaQuestions):
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table = self._table
+        yield from forgotten(table)
         for field in schema if schema is not None else ():
             column = self._declared.get(field.name.lower())
             if column is not None and not takes(column.kind, field.type):
@@ -90,10 +92,10 @@ class GenericQuestions(SchemaQuestions):
             message = f"{self._place} has no view of which columns of table {table.name} name a row, and are to stay"
             yield Finding("error", message, 'set mode = "upsert"')
         names = filter(None, (table.version, *table.keys))
-        if texts := [name for name in names if _is_text(schema.field(name).type)]:
+        if texts := [name for name in names if family(schema.field(name).type) == "text"]:
             rows = EpochRows(self._connection, table, schema)
             for name in (name for name in texts if not rows.compares_bytes(name)):
-                yield unordered(name) if name == table.version else unkept(table, name, "its collation")
+                yield unordered(name) if name == table.version else collated(table, name, "its collation")
             self._connection.rollback()
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -153,8 +155,3 @@ class GenericQuestions(SchemaQuestions):
             filled = own or default is not None or nullable != "NO"
             found[name.lower()] = _Column(name, kind.upper(), filled, own or name in primary)
         return found
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return any((pa.types.is_string(kind), pa.types.is_large_string(kind), pa.types.is_string_view(kind)))

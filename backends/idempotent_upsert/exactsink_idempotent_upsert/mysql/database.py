@@ -1,79 +1,87 @@
-"""MariaDB and MySQL: sessions that refuse what they would cut, transactions, and the marker and owner tables.
+"""MariaDB and MySQL: sessions that refuse what they would cut, transactions, and what errors mean.
 
 Executors import this module: the driver and SQLAlchemy only where it connects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, InDoubt, Retryable, Txn
-from exactsink.toolkit.roads import Marker
-from exactsink.toolkit.sql import counted_by
-from exactsink_idempotent_upsert.database import (
-    MARKER_TABLE,
-    OWNER_TABLE,
-    VOTE_TABLE,
-    Database,
-    Held,
-    Owner,
-    Session,
-    Votes,
-)
-from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.mysql.errors import answered, is_refusal
-from exactsink_idempotent_upsert.mysql.statements import Statements, quoted
-from exactsink_idempotent_upsert.mysql.values import column_type, packed, rows_of
+from exactsink.contract import Fatal, Txn
+from exactsink_idempotent_upsert.database import MARKER_TABLE, Held, Result, Session
+from exactsink_idempotent_upsert.limits import Limit, inexact, unstorable
+from exactsink_idempotent_upsert.mysql.catalog import Catalog
+from exactsink_idempotent_upsert.mysql.statements import Statements, column_type, packed, quoted, rows_of
+from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.setwise import ROWS, Spool, in_order, numbered
-from exactsink_idempotent_upsert.storable import inexact, unstorable
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
     import pymysql
 
-    from exactsink_idempotent_upsert.mysql.catalog import Catalog
 
-__all__ = ["MysqlDatabase"]
+__all__ = ["MysqlDatabase", "code_of", "is_refusal"]
 
+_PASSING = {
+    "the row was changed meanwhile": (1020,),
+    "free space on the server's disk": (1021, 1114),
+    "free space on the server's disk, and see its log": (1180,),
+    "the server has as many connections as it may": (1040,),
+    "the server is shutting down": (1053,),
+    "the connection broke off": (1152, 1158, 1159, 1160, 1161),
+    "see who holds locks on the table: SHOW ENGINE INNODB STATUS": (1205,),
+    "another transaction had locks that this one needs: it is tried again": (1213,),
+    "see whether the server is read-only: a standby, for example": (1290, 1836),
+    "someone ended the statement": (1317,),
+    "someone ended the connection": (1927,),
+    "see max_statement_time": (1969,),
+    "see max_execution_time": (3024,),
+    "see wait_timeout": (4031,),
+    "see that the server runs": (2002, 2003, 2006, 2013),
+}
+"""What to look at, by the codes of what may go well later."""
+
+_OUT_OF_RANGE = 1690
+_NO_TABLE, _TOO_LARGE = 1146, 1153
+_HINTS = {
+    _TOO_LARGE: "raise max_allowed_packet",
+    1292: "see what type the column has",
+    1364: "give the column a default, or select it into this sink",
+    1406: "see how long the column may be",
+    1452: "a row refers to one that is not there: let this sink commit `after` the one that writes it",
+    1665: "set binlog_format to MIXED or ROW",
+}
 _MODE = (
     "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,"
     "NO_AUTO_VALUE_ON_ZERO"
 )
 _PRODUCT = "MariaDB and MySQL"
 _STATEMENT_BYTES = 256 * 1024
-_TEXT = "VARCHAR(255) NOT NULL"
+_KINDS = {"text": "VARCHAR(255)", "number": "BIGINT", "moment": "DOUBLE"}
 _OPTIONS = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
-_MARKERS = (
-    f"CREATE TABLE IF NOT EXISTS {MARKER_TABLE} (job {_TEXT}, sink {_TEXT}, lineage {_TEXT}, epoch BIGINT NOT NULL,"
-    f" generation BIGINT NOT NULL, token {_TEXT}, PRIMARY KEY (job, sink)) {_OPTIONS}"
-)
-_OWNERS = (
-    f"CREATE TABLE IF NOT EXISTS {OWNER_TABLE} (target {_TEXT}, job {_TEXT}, sink {_TEXT}, lineage {_TEXT},"
-    f" PRIMARY KEY (target)) {_OPTIONS}"
-)
-_VOTES = (
-    f"CREATE TABLE IF NOT EXISTS {VOTE_TABLE} (participant {_TEXT} PRIMARY KEY, voted_at DOUBLE NOT NULL) {_OPTIONS}"
-)
 _THERE = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
-_READ_MARKER = f"SELECT lineage, epoch, generation, token FROM {MARKER_TABLE} WHERE job = %s AND sink = %s"
-_NEW_MARKER = (
-    f"INSERT INTO {MARKER_TABLE} (lineage, epoch, generation, token, job, sink) VALUES (%s, %s, %s, %s, %s, %s)"
-)
-_NEXT_MARKER = (
-    f"UPDATE {MARKER_TABLE} SET lineage = %s, epoch = %s, generation = %s, token = %s WHERE job = %s AND sink = %s"
-)
-_READ_OWNER = f"SELECT job, sink, lineage FROM {OWNER_TABLE} WHERE target = %s"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether a statement ended because it met a row that it must not change."""
+    return code_of(error) == _OUT_OF_RANGE
+
+
+def code_of(error: Exception) -> int:
+    """Return the server's or the driver's number; that of a lost connection where it has none."""
+    code = error.args[0] if error.args else 0
+    return code if isinstance(code, int) and code else 2013
 
 
 @dataclass(frozen=True, slots=True)
-class MysqlDatabase(Database):
+class MysqlDatabase(SqlDatabase):
     """One table of a MariaDB or MySQL server. Every call opens and closes a connection of its own."""
 
     url: str
@@ -118,44 +126,41 @@ class MysqlDatabase(Database):
             raise
         return connection
 
-    def session(self, connection: pymysql.Connection[Any]) -> _Session:
-        return _Session(connection, self)
-
     @contextmanager
     def transaction(self, *, make: bool = False) -> Iterator[Session]:
         connection = self.connect()
         try:
             connection.begin()
-            yield self.session(connection)
+            yield _Session(connection, self)
             connection.commit()
         finally:
             connection.close()  # without a COMMIT the server rolls back
 
-    def answered(self, doing: str, safe: str) -> AbstractContextManager[None]:
-        return answered(self, doing, safe)
+    def refusal(self, error: Exception) -> Refusal | None:
+        from pymysql.err import MySQLError
+
+        if not isinstance(error, MySQLError):
+            return None
+        code, text = code_of(error), error.args[1] if len(error.args) > 1 else str(error)
+        said = f"{text} ({code})"
+        if look := next((look for look, codes in _PASSING.items() if code in codes), None):
+            return Refusal(True, said, look)
+        fix = _HINTS.get(code, f"fix table {self.table.name}")
+        if code == _NO_TABLE and MARKER_TABLE in str(text):
+            fix = "bring back the database that the epoch was opened on"
+        if code == _OUT_OF_RANGE:
+            said = "a row collides with another key's on a second unique index"
+            fix = "see which rows have the same values there, or drop the index"
+        return Refusal(False, said, fix)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         self.connect().close()
         return Spool(self)
 
-    def last_marker(self, job: str, sink: str) -> Marker | None:
+    @contextmanager
+    def looking(self) -> Iterator[_Session]:
         with closing(self.connect()) as connection:
-            session = self.session(connection)
-            return session.read_marker(job, sink) if session.has_table(MARKER_TABLE) else None
-
-    def last_owner(self) -> Owner | None:
-        with closing(self.connect()) as connection:
-            session = self.session(connection)
-            return session.owner() if session.has_table(OWNER_TABLE) else None
-
-    def listed(self, job: str, sink: str) -> list[InDoubt]:
-        with closing(self.connect()) as connection:
-            return self.session(connection).listed(job, sink)
-
-    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(counted_by(quoted(column), Statements(self.table).name, first))
-            return dict(cursor.fetchall())
+            yield _Session(connection, self)
 
     @contextmanager
     def questions(self) -> Iterator[Questions]:
@@ -167,7 +172,7 @@ class MysqlDatabase(Database):
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:
             table = self.table
-            return _catalog(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
+            return Catalog.read(connection, table).limits(table.stored(schema.names), (*table.keys, table.version))
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch, _PRODUCT, column_type, inexact)
@@ -176,23 +181,35 @@ class MysqlDatabase(Database):
         return quoted(name)
 
 
-class _Session(Session):
+class _Session(SqlSession):
+    kinds, lock = _KINDS, " FOR UPDATE"
+    absent = "INSERT INTO {} ON DUPLICATE KEY UPDATE target = target"
+
     def __init__(self, connection: pymysql.Connection[Any], database: MysqlDatabase) -> None:
         self._connection = connection
         self._table = database.table
         self._database = database
-        self._marked = False
 
-    def has_table(self, name: str) -> bool:
-        return bool(self._rows(_THERE, name))
+    def run(self, statement: str, *values: object) -> Result:
+        cursor: pymysql.cursors.Cursor = self._connection.cursor()
+        cursor.execute(statement, values or None)
+        return cursor
 
-    def make_marker_table(self) -> None:
-        self._define(MARKER_TABLE, _MARKERS)
+    def has(self, name: str) -> bool:
+        return bool(self.run(_THERE, name).fetchall())
+
+    def define(self, name: str) -> None:
+        self._commit_definition(f"{made(name, _KINDS)} {_OPTIONS}")
+
+    def is_race(self, error: Exception) -> bool:
+        from pymysql.err import IntegrityError
+
+        return isinstance(error, IntegrityError)
 
     def make_tables(self, schema: pa.Schema) -> None:
         self.make_marker_table()
         table, statements = self._table, Statements(self._table)
-        catalog = _catalog(self._connection, table)
+        catalog = Catalog.read(self._connection, table)
         stored = table.stored(schema.names)
         if table.create and not catalog.columns:
             kinds = {name: column_type(schema.field(name).type, key=name in table.keys) or "" for name in stored}
@@ -200,28 +217,6 @@ class _Session(Session):
         elif table.add_columns and catalog.columns:
             for name in catalog.missing(stored):
                 self._commit_definition(statements.with_column(name, column_type(schema.field(name).type)))
-
-    def marker(self, job: str, sink: str) -> Marker | None:
-        return self.read_marker(job, sink, " FOR UPDATE")
-
-    def read_marker(self, job: str, sink: str, lock: str = "") -> Marker | None:
-        found = self._rows(_READ_MARKER + lock, job, sink)
-        self._marked = bool(found)
-        return Marker(job, sink, *found[0]) if found else None
-
-    def store(self, marker: Marker) -> None:
-        """Replace the marker, or store the first one: a rival that has stored it meanwhile makes that fail."""
-        what = (marker.lineage, marker.epoch, marker.generation, marker.token, marker.job, marker.sink)
-        from pymysql.err import IntegrityError
-
-        try:
-            self._rows(_NEXT_MARKER if self._marked else _NEW_MARKER, *what)
-        except IntegrityError as error:
-            raise Retryable(
-                f"sink {marker.sink}: another process stored the target's first marker",
-                why="none of what this one applied is kept",
-                next="it is looked at again",
-            ) from error
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         ordered = in_order(self._database, self._table, batches)
@@ -234,7 +229,7 @@ class _Session(Session):
         """Apply rows some of which delete: out of a temporary table, which is gone with the connection."""
         if (first := next(batches, None)) is None:
             return
-        catalog, brought = _catalog(self._connection, self._table), first.schema.names
+        catalog, brought = Catalog.read(self._connection, self._table), first.schema.names
         statements, names = self._statements(brought), self._table.stored(brought[1:])
         self._connection.query(statements.rows({name: catalog.declared(name) for name in names}))
         for pack in packed((rows_of(batch, brought) for batch in chain([first], batches)), _STATEMENT_BYTES):
@@ -249,34 +244,12 @@ class _Session(Session):
         try:
             self._upsert(in_order(self._database, self._table, held.read()), (epoch, generation))
         except MySQLError as error:
-            newer = self._rows(Statements(self._table).newer_than(epoch, generation)) if is_refusal(error) else ()
+            query = Statements(self._table).newer_than(epoch, generation)
+            newer = self.run(query).fetchall() if is_refusal(error) else ()
             if not newer:
                 raise
             return int(newer[0][0]), int(newer[0][1])
         return None
-
-    def owner(self) -> Owner | None:
-        found: Sequence[Owner] = self._rows(_READ_OWNER, self._table.target)
-        return found[0] if found else None
-
-    @property
-    def votes(self) -> Votes:
-        return Votes(self._rows)
-
-    def listed(self, job: str, sink: str) -> list[InDoubt]:
-        return list(self.votes.of(job, sink)) if self.has_table(VOTE_TABLE) else []
-
-    def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
-        self._define(OWNER_TABLE, _OWNERS)
-        self._define(VOTE_TABLE, _VOTES)
-        new = f"INSERT INTO {OWNER_TABLE} VALUES (%s, %s, %s, %s) ON DUPLICATE KEY UPDATE target = target"
-        self._rows(new, self._table.target, *mine)
-        [owner] = self._rows(_READ_OWNER + " FOR UPDATE", self._table.target)
-        if owner[:2] == mine[:2] and owner[2] in succeeds:
-            self._rows(f"UPDATE {OWNER_TABLE} SET lineage = %s WHERE target = %s", mine[2], self._table.target)
-            return mine
-        job, sink, lineage = owner
-        return job, sink, lineage
 
     def _upsert(self, batches: Iterator[pa.RecordBatch], guard: tuple[int, ...] = ()) -> None:
         if (first := next(batches, None)) is None:
@@ -290,26 +263,11 @@ class _Session(Session):
             self._connection.query(before + pack + after)
 
     def _statements(self, names: Iterable[str]) -> Statements:
-        catalog = _catalog(self._connection, self._table)
+        catalog = Catalog.read(self._connection, self._table)
         rest = catalog.defaulted(self._table.stored(names)) if self._table.mode == "replace" else ()
         return Statements(self._table, tuple(rest), bool(catalog.other_unique(self._table.keys)))
-
-    def _rows(self, statement: str, *values: object) -> Sequence[Any]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement, values or None)
-            return tuple(cursor.fetchall())
-
-    def _define(self, name: str, statement: str) -> None:
-        if not self.has_table(name):
-            self._commit_definition(statement)
 
     def _commit_definition(self, statement: str) -> None:
         """Run what ends the transaction that it is in, and begin the next one."""
         self._connection.query(statement)
         self._connection.begin()
-
-
-def _catalog(connection: pymysql.Connection[Any], table: Table) -> Catalog:
-    from exactsink_idempotent_upsert.mysql.catalog import Catalog
-
-    return Catalog.read(connection, table)

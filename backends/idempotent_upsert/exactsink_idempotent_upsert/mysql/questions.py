@@ -12,10 +12,9 @@ import pyarrow as pa
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.database import MARKER_TABLE, OWNER_TABLE, VOTE_TABLE
 from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
-from exactsink_idempotent_upsert.mysql.errors import code_of
-from exactsink_idempotent_upsert.mysql.statements import Statements, in_order, quoted
-from exactsink_idempotent_upsert.mysql.values import column_type
-from exactsink_idempotent_upsert.questions import SchemaQuestions, frame_findings, text, unkept
+from exactsink_idempotent_upsert.mysql.database import code_of
+from exactsink_idempotent_upsert.mysql.statements import Statements, column_type, in_order, quoted
+from exactsink_idempotent_upsert.questions import SchemaQuestions, collated, forgotten, frame_findings, text
 from exactsink_idempotent_upsert.table import GUARD, Table
 
 if TYPE_CHECKING:
@@ -147,6 +146,7 @@ class MysqlQuestions(SchemaQuestions):
         return self._statements.created_for(kinds, self._catalog.exact_collation)
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        yield from forgotten(self._table)
         if schema is None or not self.there():
             return
         for field in (schema.field(name) for name in self._table.stored(schema.names)):
@@ -157,7 +157,7 @@ class MysqlQuestions(SchemaQuestions):
                 what = f"column {column.name} of table {self._table.name} is {column.declared}{found[1]}"
                 yield Finding(found[0], what, found[2])
             if field.name in self._table.keys and column_type(field.type) == "LONGTEXT" and not _is_in_order(column):
-                yield unkept(self._table, field.name, column.collation or column.declared)
+                yield collated(self._table, field.name, column.collation or column.declared)
 
     def _loses(self, field: pa.Field, column: Column) -> tuple[Literal["error", "warning"], str, str] | None:
         """Return what a column does to values: how bad it is, in which words, and what sets it right."""
@@ -181,11 +181,8 @@ class MysqlQuestions(SchemaQuestions):
             return "warning", ", which changes the ends of what is shorter or ends in spaces", fix
         if column.kind in _SOME_TEXTS or column.charset not in _UNICODE:
             fix = "filter such rows before this sink, or make the column VARCHAR of utf8mb4"
-            return (
-                "warning",
-                f" {column.charset or ''}, which refuses some texts, and stops the job after the decision",
-                fix,
-            )
+            what = f" {column.charset or ''}, which refuses some texts, and stops the job after the decision"
+            return "warning", what, fix
         return None
 
     def _altered(self, column: Column, kind: str) -> str:

@@ -1,4 +1,8 @@
-"""The statements for a table of MariaDB or MySQL. Executors import this module."""
+"""The words of MariaDB and MySQL: the statements for a table, and Arrow values as literals, made a column at a time.
+
+Times are UTC where their type has a zone, as the sessions are. What neither product holds is refused: NaN, infinity.
+Executors import this module.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from itertools import groupby
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.toolkit.json_columns import plain
+from exactsink_idempotent_upsert.limits import family
 from exactsink_idempotent_upsert.setwise import POSITION, ROWS, Chosen
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
-__all__ = ["Statements", "quoted"]
+__all__ = ["Statements", "column_type", "packed", "quoted", "rows_of"]
 
 _LAST = "exactsink_last"  # like no table's name
 
@@ -20,6 +30,79 @@ _PARTS = re.compile(
     | (?<![\w.`]) excluded \s* \. \s* (?P<name> `(?:[^`]|``)+` | \w+ )""",
     re.VERBOSE | re.IGNORECASE,
 )
+_TYPES = {"boolean": "BOOLEAN", "unsigned": "BIGINT UNSIGNED", "whole": "BIGINT", "float": "DOUBLE", "text": "LONGTEXT"}
+_TYPES |= {"bytes": "LONGBLOB", "timestamp": "DATETIME(6)", "date": "DATE", "time": "TIME(6)"}
+_KEYS = {"text": "VARCHAR(255)", "bytes": "VARBINARY(255)"}
+_MOST_DIGITS, _MOST_SCALE = 65, 30
+_is = pa.types
+
+
+def column_type(type: pa.DataType, *, key: bool = False) -> str | None:
+    """Return the column type for values of an Arrow type; None when none takes them without loss.
+
+    A key's text is compared byte by byte where the table is made here: its collation is the caller's to add.
+    """
+    if _is.is_dictionary(type):
+        return column_type(type.value_type, key=key)
+    if family(type) == "decimal":
+        scale = max(type.scale, 0)
+        digits = type.precision - min(type.scale, 0)
+        return f"DECIMAL({digits}, {scale})" if digits <= _MOST_DIGITS and scale <= _MOST_SCALE else None
+    return (_TYPES | _KEYS if key else _TYPES).get(family(type))
+
+
+def rows_of(batch: pa.RecordBatch, names: Sequence[str], more: str = "") -> pa.Array:
+    """Return the rows as text, `(1,'a')`, in bytes; `more` goes in at each one's end."""
+    columns = [_literals(plain(batch.column(name))) for name in names]
+    return _joined(_bytes(b"("), _joined(*columns, _bytes(b",")), _bytes(f"{more})".encode()), _bytes(b""))
+
+
+def packed(batches: Iterable[pa.Array], most: int) -> Iterator[bytes]:
+    """Join rows by commas, into texts of about `most` bytes: longer by less than a row."""
+    total = 0
+
+    def place(rows: pa.Array) -> int:
+        nonlocal total
+        total += int(rows.nbytes)
+        return total // most
+
+    for _, some in groupby(batches, place):  # small batches together
+        rows = pa.concat_arrays(list(some))
+        packs = pc.divide(pc.cumulative_sum(pc.add(pc.binary_length(rows), 1)), most)
+        first = 0
+        for end in pc.run_end_encode(packs, run_end_type=pa.int64()).run_ends.to_pylist():
+            joined = pa.LargeListArray.from_arrays(pa.array([first, end], pa.int64()), rows)
+            yield pc.binary_join(joined, _bytes(b","))[0].as_py()
+            first = end
+
+
+def _literals(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if _is.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif _is.is_floating(kind):
+        column = column.cast(pa.float64())
+    elif _is.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", tz=kind.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+    elif _is.is_decimal(kind) and kind.scale < 0:
+        column = column.cast(pa.decimal256(kind.precision - kind.scale, 0))
+    of = family(kind)
+    text = column if of == "bytes" else column.cast(pa.large_string())
+    text = text.cast(pa.large_binary())
+    if of in ("bytes", "text"):  # the sessions' sql_mode leaves the backslash its meaning
+        text = pc.replace_substring(pc.replace_substring(text, b"\\", b"\\\\"), b"'", b"''")
+    if of in ("bytes", "text", "timestamp", "date", "time"):
+        text = _joined(_bytes(b"_binary'" if of == "bytes" else b"'"), text, _bytes(b"'"), _bytes(b""))
+    return pc.fill_null(text, _bytes(b"NULL"))
+
+
+def _joined(*columns: pa.Array | pa.Scalar) -> pa.Array:
+    """Join row by row; the last one stands between the others."""
+    return pc.binary_join_element_wise(*columns)
+
+
+def _bytes(text: bytes) -> pa.Scalar:
+    return pa.scalar(text, pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +204,8 @@ class Statements:
 
     def created_for(self, columns: Mapping[str, str], collation: str) -> str:
         """Return the statement that makes the table; text of its keys is compared by this collation."""
-        keys = [f"{quoted(name)} {kind} NOT NULL" for name, kind in columns.items() if name in self.table.keys]
-        others = [f"{quoted(name)} {kind}" for name, kind in columns.items() if name not in self.table.keys]
-        guard = [f"{quoted(name)} BIGINT" for name in GUARD if self.table.guarded]
-        made = ", ".join([*keys, *others, *guard, f"PRIMARY KEY ({_listed(self.table.keys)})"])
         options = f"ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE {collation}"
-        return f"CREATE TABLE IF NOT EXISTS {self.name} ({made}) {options}"
+        return f"CREATE TABLE IF NOT EXISTS {self.name} ({self.table.defined(columns, quoted)}) {options}"
 
     def with_column(self, name: str, kind: str | None) -> str:
         return f"ALTER TABLE {self.name} ADD COLUMN {quoted(name)} {kind}"

@@ -1,14 +1,20 @@
-"""Which columns of a table in PostgreSQL an upsert's rows go into: the driver looks, tasks hear of it by the ticket."""
+"""PostgreSQL's options out of a sink's: the URL for libpq, and which of a table's columns the rows go into.
+
+The driver looks, tasks hear of it by the ticket.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import quote, urlencode
 
 import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from exactsink.contract import ConfigError, Fatal
 from exactsink.toolkit.sql import quoted
@@ -16,11 +22,42 @@ from exactsink_idempotent_upsert.postgres.statements import ORDER, ROW
 from exactsink_idempotent_upsert.questions import named_findings
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 from exactsink_postgres import public as pg
+from exactsink_postgres.public import pinned
 
-__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "judged", "numbered", "ordered_in", "own_options"]
+if TYPE_CHECKING:
+    from sqlalchemy.engine import URL
+
+__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "judged", "libpq_url", "numbered"]
+__all__ += ["ordered_in", "own_options"]
 
 ROW_COLUMN = pg.Column(ROW, "bigint", "int8", not_null=True, optional=False)
 _DELETED_COLUMN = pg.Column(DELETED, "boolean", "bool", not_null=True, optional=False)
+
+
+def libpq_url(given: URL) -> str:
+    """Return the URL as libpq reads it, and SQLAlchemy too; tasks go where the driver does. Raises ValueError."""
+    query = {name: value if isinstance(value, str) else ",".join(value) for name, value in given.query.items()}
+    if isinstance(hosts := given.query.get("host"), tuple):  # SQLAlchemy has several as host:port each
+        parts = [host.partition(":") for host in hosts]
+        query["host"], query["port"] = (",".join(part[place] for part in parts) for place in (0, 2))
+    named = {"host": given.host, "port": given.port, "user": given.username, "password": given.password}
+    named["dbname"] = given.database
+    query |= {name: str(value) for name, value in named.items() if value}
+    try:
+        read = conninfo_to_dict(pinned(make_conninfo("", **query)))
+    except ProgrammingError:
+        raise ValueError("libpq can't read its query: write postgresql://user@host/database?sslmode=require") from None
+    place = {name: str(value) for name, value in read.items()}
+    known = {name: place.pop(name, "") for name in ("user", "password", "dbname")}
+    login = quote(known["user"], safe="") + (f":{quote(known['password'], safe='')}" if known["password"] else "")
+    server, port = place.get("host", ""), place.get("port", "")
+    if server and not {"/", ","} & {*server, *port}:
+        server = place.pop("host") + (f":{place.pop('port')}" if port else "")
+    else:
+        server = ""
+    at = f"{login}@{server}" if login else server
+    more = urlencode(place, quote_via=quote, safe="/,")
+    return f"postgresql://{at}/{quote(known['dbname'], safe='')}{'?' if more else ''}{more}"
 
 
 class DirectOptions(pg.PostgresOptions):

@@ -1,17 +1,22 @@
 """A table in PostgreSQL, reached as the `postgres` backend reaches it: its sessions, COPY, marks, votes and sweep.
 
-Executors import this module: no SQLAlchemy here.
+A task holds its rows in a temporary table until it votes, so it has no lock on the sink's table before. Its vote is
+kept in `exactsink_staged`, beside that table: one that is gone there was lost by a failover. Executors import this
+module: no SQLAlchemy here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
 
-from exactsink.contract import InDoubt, JobContext, Traits, Txn
+from exactsink.contract import Fatal, InDoubt, JobContext, Mark, Traits, Txn
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import counted_by, quoted
 from exactsink_idempotent_upsert.database import (
@@ -22,17 +27,213 @@ from exactsink_idempotent_upsert.database import (
     Owner,
     Session,
     Strategy,
+    Votes,
     owned_by,
 )
-from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, Chosen, choose, own_options
+from exactsink_idempotent_upsert.postgres.columns import (
+    ROW_COLUMN,
+    Chosen,
+    as_named,
+    choose,
+    numbered,
+    ordered_in,
+    own_options,
+)
 from exactsink_idempotent_upsert.postgres.questions import PostgresQuestions
-from exactsink_idempotent_upsert.postgres.session import HeldCopy, HeldTicket, Owners, TableSession, marker_of
 from exactsink_idempotent_upsert.postgres.staged import StagingTables
-from exactsink_idempotent_upsert.postgres.statements import HELD, RESET
+from exactsink_idempotent_upsert.postgres.statements import HELD, ORDER, RESET, ROW, HeldRows, Statements, take_rounds
 from exactsink_idempotent_upsert.table import GUARD, Table
 from exactsink_postgres import public as pg
 
-__all__ = ["PostgresDatabase"]
+__all__ = ["HeldCopy", "HeldTicket", "Owners", "PostgresDatabase", "TableSession", "marker_of"]
+
+_HELD = re.compile(r"(pg_temp_\d+\.)?" + HELD.partition(".")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTicket(pg.Ticket):
+    """A ticket whose rows go into a temporary table first; `target` is the sink's, its name as the catalog has it.
+
+    `rest` are columns that mode replace sets to their default.
+    """
+
+    target: str
+    rest: tuple[str, ...]
+
+
+def marker_of(job: str, sink: str, mark: Mark | None) -> Marker | None:
+    """Return a mark as a marker, of no generation: the table of marks keeps none."""
+    if mark is None:
+        return None
+    return Marker(job, sink, mark.lineage, -1 if mark.epoch is None else mark.epoch, 0, min(mark.tokens, default=""))
+
+
+class Owners(pg.OwnTable):
+    """Who alone writes a table directly, in the schema of those tables."""
+
+    name = OWNER_TABLE
+    columns = "(target text PRIMARY KEY, job text NOT NULL, sink text NOT NULL, lineage text NOT NULL)"
+
+    def owner(self, target: str, tag: str = "") -> Owner | None:
+        """Return who owns a table, and keep it so until the transaction ends. `tag` begins the statement."""
+        found = self._run(tag + " SELECT job, sink, lineage FROM {} WHERE target = %s FOR SHARE", target).fetchall()
+        return found[0] if found else None
+
+    def last(self, target: str) -> Owner | None:
+        """Return who owns a table; None also where there is no table of owners."""
+        found = self._asked("SELECT job, sink, lineage FROM {} WHERE target = %s", target)
+        return found[0] if found else None
+
+    def take(self, target: str, mine: Owner, succeeds: frozenset[str]) -> Owner:
+        """Take a table and return the owner: another one where it has one, but for journals that this one succeeds."""
+        self._run("INSERT INTO {} VALUES (%s, %s, %s, %s) ON CONFLICT DO NOTHING", target, *mine)
+        owner = self.owner(target)
+        if owner is not None and owner[:2] == mine[:2] and owner[2] in succeeds:
+            self._run("UPDATE {} SET lineage = %s WHERE target = %s", mine[2], target)
+            return mine
+        return owner or mine
+
+
+class _Votes(Votes):
+    def __init__(self, registry: pg.Registry, tag: str, target: str, rows: int) -> None:
+        self._registry, self._tag, self._target, self._rows = registry, tag, target, rows
+
+    def add(self, participant: str) -> None:
+        self._registry.register(self._tag, participant, self._target, self._rows)
+
+    def of(self, job: str, sink: str) -> Iterator[InDoubt]:
+        return self._registry.in_doubt(job, sink, keep=True)
+
+    def forget(self, participants: Iterable[str]) -> None:
+        self._registry.forget(list(participants))
+
+
+class TableSession(Session):
+    """A transaction with what stands beside the table `target` in its schema; `held` are a task's rows in it."""
+
+    def __init__(
+        self,
+        connection: pg.Session,
+        marks: pg.Marks,
+        target: str,
+        held: HeldCopy | None = None,
+        make: Callable[[pa.Schema], pg.Marks] | None = None,
+    ) -> None:
+        self._connection, self._marks, self._target, self._held, self._make = connection, marks, target, held, make
+        self._tag = "" if held is None else held.tag
+
+    def make_marker_table(self) -> None:
+        self._marks.create()
+
+    def make_tables(self, schema: pa.Schema) -> None:
+        """Wait for tasks that write for the sink first: they and a change of the table would wait for each other."""
+        assert self._make is not None, "only a driver makes tables"
+        self._marks.lock()
+        self._marks = self._make(schema)
+        self._marks.create()
+
+    def marker(self, job: str, sink: str) -> Marker | None:
+        """Read it while no task writes for the sink; a task reads it while no driver marks."""
+        if self._held is None:
+            self._marks.lock()
+        else:
+            self._marks.lock_shared(self._tag)
+        return marker_of(job, sink, self._marks.newest(self._tag))
+
+    def store(self, marker: Marker) -> None:
+        """Add it: those below it are trimmed later, in no commit's way."""
+        self._marks.add(marker.epoch, marker.token)
+
+    def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
+        raise NotImplementedError("staged rows wait in tables")
+
+    def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
+        assert self._held is not None
+        return self._held.upsert(HeldRows(epoch, generation))
+
+    def owner(self) -> Owner | None:
+        return self._owners.owner(self._target, self._tag)
+
+    @property
+    def votes(self) -> Votes:
+        rows = 0 if self._held is None else self._held.total
+        return _Votes(pg.Registry(self._connection, self._marks.schema), self._tag, self._target, rows)
+
+    def listed(self, job: str, sink: str) -> list[InDoubt]:
+        return list(self.votes.of(job, sink))
+
+    def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
+        self._owners.create()
+        pg.Registry(self._connection, self._marks.schema).create()
+        return self._owners.take(self._target, mine, succeeds)
+
+    @property
+    def _owners(self) -> Owners:
+        return Owners(self._connection, self._marks.schema)
+
+
+class HeldCopy(pg.Load, Held):
+    """COPYs a task's rows into a temporary table, and upserts them when it votes, guarded row by row."""
+
+    def __init__(
+        self, options: pg.PostgresOptions, table: Table, txn: Txn, schema: pa.Schema, ticket: HeldTicket
+    ) -> None:
+        self._direct = ticket
+        self.payload = json.dumps({"schema": ticket.schema}).encode()  # an earlier release looks for the vote there
+        self._names = tuple(column.name for column in ticket.columns if column.name not in (ROW, ORDER))
+        self._table = as_named(table, self._names)
+        self._schema = pa.schema([(ROW, pa.int64()), *ordered_in(schema, table, ticket.columns)])
+        super().__init__(options, txn, self._schema, ticket)
+        self._waiting = self._waiting._replace(relation=quoted(ticket.schema, ticket.target))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        numbers = numbered(self._rows, batch.num_rows)
+        self.write(pa.RecordBatch.from_arrays([numbers, *batch.columns], schema=self._schema))
+
+    def enter(self) -> None:
+        super().enter()
+        needed = {*self._table.keys, ROW}
+        declared = (f"{quoted(c.name)} {c.type}{' NOT NULL' * (c.name in needed)}" for c in self._direct.columns)
+        self.execute(f"CREATE TEMPORARY TABLE {HELD} ({', '.join(declared)}) ON COMMIT DROP")
+
+    @contextmanager
+    def transaction(self) -> Iterator[Session]:
+        self.total = self.finish()
+        with self.explained():
+            yield TableSession(self.session, self.marks, self._direct.target, self)
+        self.end("COMMIT")
+
+    def close(self) -> None:
+        self.abort()
+
+    def renamed(self, text: str) -> str:
+        return _HELD.sub(self._ticket.table, text)
+
+    def upsert(self, held: HeldRows) -> tuple[int, int] | None:
+        """Write the rows; return the guard of a newer one that stands. Raises Fatal where the table drops some."""
+        ticket, names = self._direct, (*self._names, *GUARD)
+        ordered = ORDER if ORDER in self._schema.names else self._table.ordered_by
+        target = quoted(ticket.schema, ticket.target)
+        statements = Statements(self._table, target, names, names, ordered, (held,), ticket.rest)
+        statements = statements.by_bytes(self.execute, HELD)
+        if statements.in_rounds:
+            written, taken, expected = take_rounds(self.execute, statements)
+        else:
+            written = taken = expected = self.execute(statements.at_once()).rowcount
+            if written != self.total:  # keys came twice, or rows stay as they are
+                ((expected,),) = self.execute(statements.keys_count()).fetchall()
+                taken = statements.taken(self.execute, written, expected)
+        if written == expected:
+            return None
+        for epoch, generation in self.execute(statements.newer(held)).fetchall():
+            return epoch, generation
+        if taken != expected:
+            raise Fatal(
+                f"{self._doing}: it took {taken} of {expected} rows",
+                why=f"a trigger or rule of the table drops or adds rows; {pg.UNDECIDED}",
+                next=f"take it off table {ticket.table}, then {pg.AGAIN}",
+            )
+        return None
 
 
 class PostgresDatabase(Database):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
@@ -15,7 +15,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import OWNER_TABLE
 from exactsink_idempotent_upsert.postgres.columns import as_named, held_in
 from exactsink_idempotent_upsert.postgres.statements import RESET, Statements
-from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, named_findings, unkept, unordered
+from exactsink_idempotent_upsert.questions import QUESTIONS, Questions, collated, forgotten, named_findings, unordered
 from exactsink_idempotent_upsert.table import GUARD, Table
 from exactsink_postgres import public as pg
 
@@ -112,21 +112,22 @@ class PostgresQuestions(Questions):
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table, there = self._table, self._there
+        yield from forgotten(table)
         found = pg.ask(self._connection, _COLLATED, oid=there and there.oid)
         exact = {one["name"]: one["exact"] for one in found}
         bytewise = {one["name"]: one["bytewise"] and (found[0]["bytewise"] or not table.guarded) for one in found}
         for column in self._named(table.keys):
             if column.base == "citext" or not exact.get(column.name, True):
-                yield unkept(table, column.name, "citext" if column.base == "citext" else "its collation")
+                yield collated(table, column.name, "citext" if column.base == "citext" else "its collation")
         for column in self._named(filter(None, [table.version])):
             texts = column.base in ("text", "varchar", "bpchar")
             if column.base == "citext" or (texts and not bytewise[column.name]):
-                yield unordered(column.name, f"{self._altered(column.name)} or ")
+                yield unordered(column.name, self._altered(column.name))
         if there is None and table.create and schema is not None and table.version in schema.names:
             version = schema.field(schema.names.index(table.version))
             if pg.family(version.type) == "text" and not found[0]["bytewise"]:
                 made = pg.create_table(self._options.name, held_in(table, schema), table.keys)
-                yield unordered(version.name, f"{made}; {self._altered(version.name)} or ")
+                yield unordered(version.name, f"{made}; {self._altered(version.name)}")
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
         there = self._there
@@ -160,12 +161,13 @@ class PostgresQuestions(Questions):
     def triggers(self, schema: pa.Schema | None) -> Iterator[Finding]:
         yield from self._late("trigger ", "constraint trigger ")
         there = self._there
+        sql = there.sql if there else ""
         events = ["3", *("4" * self._table.deletes)]
-        for rule in pg.ask(self._connection, _RULES, oid=there.oid, events=events) if there else ():
+        for rule in self._ask(_RULES, events=events):
             message = f"table {there}: rule {rule['name']}: the server takes no upsert for a table with such a rule"
-            yield Finding("error", message, f"DROP RULE {rule['name']} ON {there.sql};" if there else "")
-        updates = there and (self._table.guarded or self._table.mode != "insert_if_absent")
-        for one in pg.ask(self._connection, _SUPPRESSED, oid=there.oid) if there and updates else ():
+            yield Finding("error", message, f"DROP RULE {rule['name']} ON {sql};")
+        updates = self._table.guarded or self._table.mode != "insert_if_absent"
+        for one in self._ask(_SUPPRESSED) if updates else ():
             message = f"table {there}: trigger {one['name']} drops updates that change nothing: an epoch whose row"
             yield Finding("error", f"{message} is dropped is refused", f"DROP TRIGGER {one['name']} ON {one['of']};")
 
@@ -178,42 +180,37 @@ class PostgresQuestions(Questions):
         for index in there.unique:
             if index.plain and set(index.columns) != keys:
                 message = f"table {there}: unique index {index.name} is checked only when a decided epoch is applied"
-                yield Finding(
-                    "warning", f"{message}: a row that it refuses stops the job then", "drop such rows before"
-                )
+                fix = "drop such rows before"
+                yield Finding("warning", f"{message}: a row that it refuses stops the job then", fix)
         if schema is None or table.mode == "insert_if_absent":
             return
         changed, computed = set(self._set(there, schema)), set(dict(table.expressions))
-        for check in pg.ask(self._connection, _CHECKS, oid=there.oid):
+        for check in self._ask(_CHECKS):
             read = set(check["columns"])
             if read & changed and not read <= (changed | keys) - computed:
-                message = f"table {there}: CHECK {check['name']} reads what an existing row keeps or computes: one that"
+                message = f"table {there}: CHECK {check['name']} reads what an existing row keeps or computes"
                 fix = "bring all columns that it reads, or drop it"
-                yield Finding("warning", f"{message} breaks it {_STOPS}", fix)
+                yield Finding("warning", f"{message}: one that breaks it {_STOPS}", fix)
 
     def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Find them in both directions."""
         yield from self._late("foreign key ")
         there, table = self._there, self._table
         changed = set(self._set(there, schema)) if there and schema is not None else set()
-        for key in pg.ask(self._connection, _REFERENCES, oid=there.oid) if there else ():
+        for key in self._ask(_REFERENCES):
             name, parent, child = key["name"], key["parent"], key["child"]
             if key["own"] and table.guarded:
-                message = (
-                    f"table {there}: foreign key {name} to {parent}: tasks may write before those of the sink that"
-                )
+                message = f"table {there}: foreign key {name} to {parent}: tasks may write before those of the sink"
                 fix = f'where a sink of this job feeds {parent}: strategy = "staged", and after = "..." (its name)'
-                yield Finding("warning", f"{message} feeds it, and the epoch fails", fix)
+                yield Finding("warning", f"{message} that feeds it, and the epoch fails", fix)
             elif not key["own"] and table.deletes:
                 message = f"table {child} has foreign key {name} to {there}: a delete that it refuses {_STOPS}"
                 fix = f'delete from {child}, too; if a sink of this job does, set after = "..." (its name) on this one'
                 yield Finding("warning", f"{message}, and one that cascades goes unseen", fix)
             if not key["own"] and not table.guarded and (moved := sorted(changed & set(key["columns"]))):
                 columns = ", ".join(moved)
-                message = (
-                    f"table {child} has foreign key {name} to {there} ({columns}): a change that it refuses {_STOPS}"
-                )
-                yield Finding("warning", message, f"leave {columns} out of what is set (update_columns)")
+                message = f"table {child} has foreign key {name} to {there} ({columns}): a change that it refuses"
+                yield Finding("warning", f"{message} {_STOPS}", f"leave {columns} out of what is set (update_columns)")
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Those that no transaction covers are found with the columns."""
@@ -235,6 +232,10 @@ class PostgresQuestions(Questions):
 
     def _late(self, *kinds: str) -> Iterator[Finding]:
         return (_reworded(finding) for name, finding in self._deferred.items() if name.startswith(kinds))
+
+    def _ask(self, query: str, **given: object) -> Sequence[Any]:
+        """Return what the server knows of the table; nothing without one."""
+        return pg.ask(self._connection, query, oid=self._there.oid, **given) if self._there else ()
 
     def _named(self, names: Any) -> list[pg.Column]:
         """Return the table's columns of these names, as far as it has them."""
@@ -272,11 +273,6 @@ class PostgresQuestions(Questions):
         if table.deletes and not may["may_delete"]:
             message = f"role {role} may not delete from table {there.sql}"
             yield Finding("error", message, pg.grant("DELETE", there.sql, role))
-        if table.version is not None and table.deletes:
-            message = (
-                "a row that `delete_when` deletes forgets its version: an older one that comes later brings it back"
-            )
-            yield Finding("warning", message, "keep the row, with a column that says it is gone")
 
     def _tried(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Have the server read `set`."""

@@ -194,7 +194,10 @@ class Statements:
         return f"SELECT count(*) FROM {self.target}, {self._gone(number)}"
 
     def _gone(self, number: int) -> str:
-        guard = f" AND {self._not_above('gone')}" if self.table.version else ""
+        table = self.table
+        guard = ""
+        if table.version is not None:
+            guard = f" AND {table.not_above(f'{quoted(table.name)}.', f'gone.{quoted(table.version)}')}"
         return f"{ROUNDS} AS gone WHERE {_ROUND} = {number} AND {DELETED} AND {self._equal('gone')}{guard}"
 
     def upserts(self, number: int) -> str:
@@ -234,18 +237,7 @@ class Statements:
     @property
     def _conditions(self) -> list[str]:
         """What must hold for a row that is there to be changed."""
-        conditions = [self._not_above("excluded")] if self.table.version else []
-        if self.table.guarded:
-            epoch, generation = (f"{quoted(self.table.name)}.{name}" for name in GUARD)
-            own = f"{epoch} = excluded.{GUARD[0]} AND {generation} <= excluded.{GUARD[1]}"
-            older = f"({epoch} IS NULL OR ({epoch}, {generation}) <= ({_listed(GUARD, 'excluded.')}))"
-            conditions.append(own if self.table.mode == "insert_if_absent" else older)
-        return conditions
-
-    def _not_above(self, coming: str) -> str:
-        assert self.table.version is not None
-        stands = f"{quoted(self.table.name)}.{quoted(self.table.version)}"
-        return f"({stands} IS NULL OR {coming}.{quoted(self.table.version)} >= {stands})"
+        return self.table.unless_newer(quoted(self.table.name), "excluded")
 
     def _rows(self) -> str:
         columns = [*map(quoted, self.columns), *[DELETED] * self.table.deletes, *[ORDER] * (self.ordered == ORDER)]

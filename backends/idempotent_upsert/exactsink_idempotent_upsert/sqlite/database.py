@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -15,42 +15,25 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract import Fatal, InDoubt, Retryable, Txn
+from exactsink.contract import Fatal, Txn
 from exactsink.toolkit.roads import Marker
-from exactsink.toolkit.sql import counted_by, quoted
+from exactsink.toolkit.sql import quoted
 from exactsink.toolkit.storage import create_file
-from exactsink_idempotent_upsert.database import (
-    MARKER_TABLE,
-    OWNER_TABLE,
-    UNDECIDED,
-    VOTE_TABLE,
-    Database,
-    Held,
-    Owner,
-    Session,
-    Votes,
-)
+from exactsink_idempotent_upsert.database import MARKER_TABLE, UNDECIDED, Held, Session
 from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.names import ascii_lower
+from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.sqlite.questions import SqliteQuestions
 from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
-from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, create_table, unstorable
+from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, unstorable
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, Trial
-from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
 
 __all__ = ["SqliteDatabase"]
 
-_MARKER_COLUMNS = {"job": "TEXT", "sink": "TEXT", "lineage": "TEXT", "epoch": "BIGINT", "generation": "BIGINT"}
-_MARKER_COLUMNS["token"] = "TEXT"  # in a table of the first releases it is not
-_MARKERS = create_table(MARKER_TABLE, _MARKER_COLUMNS, ("job", "sink"))
-_VOTES = create_table(VOTE_TABLE, {"participant": "TEXT", "voted_at": "REAL"}, ("participant",))
-_OWNERS = create_table(OWNER_TABLE, dict.fromkeys(("target", "job", "sink", "lineage"), "TEXT"), ("target",))
-_STORE_MARKER = f"INSERT OR REPLACE INTO main.{MARKER_TABLE} ({', '.join(_MARKER_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?)"
-_READ_MARKER = f"SELECT * FROM main.{MARKER_TABLE} WHERE job = ? AND sink = ?"
+_KINDS = {"text": "TEXT", "number": "BIGINT", "moment": "REAL"}
 _GUARD = ", ".join(GUARD)
 _NAMES = "SELECT name FROM pragma_table_xinfo(?)"
-_READ_OWNER = f"SELECT job, sink, lineage FROM main.{OWNER_TABLE} WHERE target = ?"
 
 _PASSING = re.compile("database( table)? is locked|database or disk is full|unable to open database|disk I/O error")
 """What SQLite says when the same statement may go through later; its codes are in Python from 3.11 on only."""
@@ -59,7 +42,7 @@ _CACHE_KIB = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class SqliteDatabase(Database):
+class SqliteDatabase(SqlDatabase):
     """One table of a SQLite file, and how to reach it. Every call opens and closes a connection of its own."""
 
     path: Path
@@ -86,22 +69,20 @@ class SqliteDatabase(Database):
         with closing(self.connect()) as connection, _durably(connection):
             yield _Session(connection, self.table, self.place)
 
-    @contextmanager
-    def answered(self, doing: str, safe: str) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            what = f"could not {doing} in {self.path}: {error}"
-            if _PASSING.match(str(error)):
-                look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
-                raise Retryable(what, why=safe or "the database may answer later", next=look) from error
-            fix = f"fix table {self.table.name} in {self.path} (or the file), then start the job again"
-            if f"no such table: main.{MARKER_TABLE}" in str(error):
-                fix = f"bring back the database that the epoch was opened on, or run: {_MARKERS};"
-            elif str(error) == "integer overflow" and self.table.expressions:
-                names = ", ".join(dict(self.table.expressions))
-                fix = f"change `set` of {names}, as a sum leaves 64 bits there, then start the job again"
-            raise Fatal(what, why=safe or "SQLite refuses", next=fix) from error
+    def refusal(self, error: Exception) -> Refusal | None:
+        if not isinstance(error, sqlite3.Error):
+            return None
+        said = str(error)
+        if _PASSING.match(said):
+            look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
+            return Refusal(True, said, look)
+        fix = f"fix table {self.table.name} in {self.path} (or the file)"
+        if f"no such table: {MARKER_TABLE}" in said:
+            fix = f"bring back the database that the epoch was opened on, or run: {made(MARKER_TABLE, _KINDS)};"
+        elif said == "integer overflow" and self.table.expressions:
+            names = ", ".join(dict(self.table.expressions))
+            fix = f"change `set` of {names}, as a sum leaves 64 bits there"
+        return Refusal(False, said, fix)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         if not self.path.exists():
@@ -109,28 +90,11 @@ class SqliteDatabase(Database):
             raise Fatal(what, why="the driver opened it", next="put it where every executor can write to it")
         return _TemporaryTable(self)
 
-    def last_marker(self, job: str, sink: str) -> Marker | None:
-        with self._looking() as session:
-            return session.marker(job, sink) if session.has(MARKER_TABLE) else None
-
-    def last_owner(self) -> Owner | None:
-        with self._looking() as session:
-            return session.owner() if session.has(OWNER_TABLE) else None
-
-    def listed(self, job: str, sink: str) -> list[InDoubt]:
-        with self._looking() as session:
-            return session.listed(job, sink)
-
     @contextmanager
-    def _looking(self) -> Iterator[_Session]:
+    def looking(self) -> Iterator[_Session]:
         """Look without a lock, at an empty database where there is no file. Never makes it."""
         with closing(self.connect() if self.path.exists() else sqlite3.connect(":memory:")) as connection:
             yield _Session(connection, self.table, self.place)
-
-    def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
-        with closing(self.connect()) as connection:
-            query = counted_by(quoted(column), quoted("main", self.table.name), first)
-            return dict(connection.execute(query).fetchall())
 
     def questions(self) -> AbstractContextManager[Questions]:
         return closing(SqliteQuestions(self.path, self.table, self.connect))
@@ -150,20 +114,23 @@ class SqliteDatabase(Database):
         return Trial(self.table, form, names)
 
 
-class _Session(Session):
+class _Session(SqlSession):
     """A connection that holds the file's write lock; only what changes nothing is called without it."""
+
+    kinds = _KINDS
+    absent = "INSERT OR IGNORE INTO {}"
 
     def __init__(self, connection: sqlite3.Connection, table: Table, place: str) -> None:
         self._connection = connection
         self._table = table
         self._place = place
 
+    def run(self, statement: str, *values: object) -> sqlite3.Cursor:
+        return self._connection.execute(statement.replace("%s", "?"), values)
+
     def has(self, name: str) -> bool:
         there = self._connection.execute("SELECT 1 FROM main.sqlite_master WHERE name = ?", (name,))
         return there.fetchone() is not None
-
-    def make_marker_table(self) -> None:
-        self._connection.execute(_MARKERS)
 
     def make_tables(self, schema: pa.Schema) -> None:
         self.make_marker_table()
@@ -177,19 +144,16 @@ class _Session(Session):
                 if there and ascii_lower(name) not in there and kind is not None:
                     self._connection.execute(statements.with_column(name, kind))
 
-    def marker(self, job: str, sink: str) -> Marker | None:
-        found = self._connection.execute(_READ_MARKER, (job, sink))
-        row = found.fetchone()
-        if row is None:
-            return None
-        stored = dict(zip((column[0] for column in found.description), row, strict=True))
-        return Marker(job, sink, stored["lineage"], stored["epoch"], stored["generation"], stored.get("token") or "")
+    @property
+    def token(self) -> str:  # type: ignore[override]
+        """A table of the first releases has none."""
+        there = self._connection.execute(_NAMES, (MARKER_TABLE,)).fetchall()
+        return "token" if ("token",) in there or not there else "''"
 
     def store(self, marker: Marker) -> None:
-        if ("token",) not in self._connection.execute(_NAMES, (MARKER_TABLE,)).fetchall():  # as in the first releases
+        if self.token != "token":
             self._connection.execute(f"ALTER TABLE main.{MARKER_TABLE} ADD COLUMN token TEXT")
-        row = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation, marker.token)
-        self._connection.execute(_STORE_MARKER, row)
+        super().store(marker)
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         coming = iter(batches)
@@ -208,28 +172,6 @@ class _Session(Session):
         if found is None:
             changes.check_kept(written, held.total, lambda: self._connection.execute(rows))
         return found
-
-    def owner(self) -> Owner | None:
-        owner: Owner | None = self._connection.execute(_READ_OWNER, (self._table.target,)).fetchone()
-        return owner
-
-    @property
-    def votes(self) -> Votes:
-        return Votes(lambda sql, *values: self._connection.execute(sql.replace("%s", "?"), values).fetchall())
-
-    def listed(self, job: str, sink: str) -> list[InDoubt]:
-        return list(self.votes.of(job, sink)) if self.has(VOTE_TABLE) else []
-
-    def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
-        target = self._table.target
-        for made in (_OWNERS, _VOTES):
-            self._connection.execute(made)
-        self._connection.execute(f"INSERT OR IGNORE INTO main.{OWNER_TABLE} VALUES (?, ?, ?, ?)", (target, *mine))
-        owner = self.owner()
-        if owner is not None and owner[:2] == mine[:2] and owner[2] in succeeds:
-            self._connection.execute(f"UPDATE main.{OWNER_TABLE} SET lineage = ? WHERE target = ?", (mine[2], target))
-            return mine
-        return owner or mine
 
 
 class _TemporaryTable(HeldRows, Held):

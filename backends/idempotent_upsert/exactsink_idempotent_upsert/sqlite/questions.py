@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -14,12 +14,11 @@ import pyarrow as pa
 
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.questions import Questions, frame_findings, keys_there, unkept
+from exactsink_idempotent_upsert.questions import TableQuestions, collated, forgotten, frame_findings
 from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, other_spelling
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity, lost
-from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
 
 __all__ = ["SqliteQuestions"]
 
@@ -38,12 +37,13 @@ _STOPS = "the job would stop after the decision, when a row breaks it"
 _UNHELD = "SQLite leaves that to each connection, and this sink's don't check it"
 
 
-class SqliteQuestions(Questions):
+class SqliteQuestions(TableQuestions):
     """The answers of a file, by a connection that is opened when it is needed; none is made where there is no file."""
+
+    fold = staticmethod(ascii_lower)
 
     def __init__(self, path: Path, table: Table, connect: Callable[[], sqlite3.Connection]) -> None:
         self._path, self._table, self._connect = path, table, connect
-        self._guard = GUARD if table.guarded else ()
 
     def close(self) -> None:
         if "_catalog" in self.__dict__:
@@ -51,33 +51,28 @@ class SqliteQuestions(Questions):
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Ask all; of a frame or a place that no table has, the others would repeat it in other words."""
-        first = [*self._frame(schema), *self.privileges(schema)]
+        first = [*self.frame(schema), *self.privileges(schema)]
         yield from first or super().findings(schema)
 
-    def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        yield from self._frame(schema)
-        table, columns, statements = self._table, self._catalog.columns, Statements(self._table)
-        if not columns and not table.create:
-            made = "" if schema is None else f", or run: {statements.created_for(schema)};"
-            yield Finding("error", f"table {table.name} does not exist in {self._path}", f"set create = true{made}")
-        if not columns or schema is None:
-            return
-        for field in self._lacking(schema):
-            statement = statements.with_column(field.name, column_type(field.type))
-            yield Finding("error", f"table {table.name} has no column {field.name}", statement)
-        if unguarded := [name for name in self._guard if name not in columns]:
-            message = f"table {table.name} has no columns for whose write a row is, as strategy direct needs them"
-            yield Finding("error", message, " ".join(statements.with_column(name, "BIGINT") for name in unguarded))
-        given = set(map(ascii_lower, [*table.stored(schema.names), *self._guard]))
-        for name in (one["name"] for folded, one in columns.items() if one["required"] and folded not in given):
-            message = f"column {name} of table {table.name} is NOT NULL without a default, and the rows lack it"
-            yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
+    def frame(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        return frame_findings(self._table, schema, "SQLite", column_type, ascii_lower)
+
+    def absent(self, schema: pa.Schema | None) -> Iterator[Finding]:
+        if not self._table.create:
+            made = "" if schema is None else f", or run: {Statements(self._table).created_for(schema)};"
+            message = f"table {self._table.name} does not exist in {self._path}"
+            yield Finding("error", message, f"set create = true{made}")
+
+    def there(self) -> Mapping[str, tuple[str, bool]]:
+        return {key: (column["name"], not column["required"]) for key, column in self._catalog.columns.items()}
+
+    def added(self, name: str, schema: pa.Schema) -> str:
+        kind = "BIGINT" if name in GUARD else column_type(schema.field(name).type)
+        return Statements(self._table).with_column(name, kind)
 
     def types(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table = self._table
-        if table.version is not None and table.deletes:
-            message = "a row that `delete_when` deletes takes its version along: an older one that comes late is new"
-            yield Finding("warning", message, "keep deleted rows, with a column that says so, if old ones come late")
+        yield from forgotten(table)
         if schema is None:
             return
         yield from self._sums_of_texts(schema)
@@ -91,8 +86,6 @@ class SqliteQuestions(Questions):
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Ask SQLite itself: it has the last word on a conflict target, a view, a generated column, `set`."""
         table, error = self._table, self._error(schema)
-        if schema is None and self._catalog.columns:
-            yield from keys_there(table, self._names(None), ascii_lower)
         if error.startswith("ON CONFLICT clause does not match"):
             message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
             yield Finding("error", message, Statements(table).with_unique_keys())
@@ -187,23 +180,15 @@ class SqliteQuestions(Questions):
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
         return iter(())  # SQLite has none
 
-    def _frame(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        return frame_findings(self._table, schema, "SQLite", column_type, ascii_lower)
-
     @cached_property
     def _catalog(self) -> Catalog:
         return Catalog(self._connect() if self._path.exists() else sqlite3.connect(":memory:"), self._table)
-
-    def _lacking(self, schema: pa.Schema) -> list[pa.Field]:
-        """Return the columns that the rows bring and the table lacks, but for those that are added."""
-        names = [name for name in self._table.stored(schema.names) if ascii_lower(name) not in self._catalog.columns]
-        return [schema.field(name) for name in names if not self._table.add_columns or name in self._table.keys]
 
     def _names(self, schema: pa.Schema | None) -> list[str]:
         """Name the columns that rows set in the table as it is; without a schema all may be."""
         if schema is None:
             return [column["name"] for column in self._catalog.columns.values() if not column["hidden"]]
-        names = [*self._table.stored(schema.names), *self._guard]
+        names = [*self._table.stored(schema.names), *self.guard]
         return [name for name in names if ascii_lower(name) in self._catalog.columns]
 
     def _statements(self, schema: pa.Schema | None) -> Statements:
@@ -211,8 +196,8 @@ class SqliteQuestions(Questions):
 
     def _error(self, schema: pa.Schema | None) -> str:
         """Return what SQLite says to an upsert, or that columns are lacking."""
-        keyed = self._catalog.columns.keys() >= {*map(ascii_lower, self._table.keys), *self._guard}
-        if not keyed or (schema is not None and self._lacking(schema)):
+        keyed = self._catalog.columns.keys() >= {*map(ascii_lower, self._table.keys), *self.guard}
+        if not keyed or (schema is not None and self.lacking(schema)):
             return _LACKING
         try:
             self._fired(self._statements(schema).upsert(self._names(schema)), self._names(schema))
@@ -249,7 +234,7 @@ class SqliteQuestions(Questions):
             yield Finding("error", f"{message} otherwise: one value would be two rows", fix)
         by = met_by(unique_rules(self._catalog.connection, table), table.keys).get(ascii_lower(field.name), "BINARY")
         if by != "BINARY" and kind == "TEXT":
-            yield unkept(table, field.name, by)
+            yield collated(table, field.name, by)
 
 
 def _closed(path: Path) -> Finding | None:

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from exactsink.contract import Fatal
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.database import STAGED
-from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite.statements import Statements, bound, sort_values, stored_values
-from exactsink_idempotent_upsert.table import Table
+from exactsink_idempotent_upsert.table import Table, ascii_lower
 
 __all__ = ["Changes", "HeldRows", "insert", "met_by", "other_unique", "unique_rules"]
 

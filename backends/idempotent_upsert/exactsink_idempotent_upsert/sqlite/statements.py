@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -19,22 +19,18 @@ import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert import storable
-from exactsink_idempotent_upsert.names import ascii_lower
-from exactsink_idempotent_upsert.table import GUARD, Table
+from exactsink_idempotent_upsert import limits
+from exactsink_idempotent_upsert.table import Table, ascii_lower
 
 __all__ = [
-    *("Statements", "bound", "create_table", "listed"),
+    *("Statements", "bound", "listed"),
     *("column_type", "other_spelling", "sort_values", "stored_values", "unstorable"),
 ]
 
-_STORED = {
-    "BOOLEAN": ["boolean"],
-    "BIGINT": ["integer"],
-    "DOUBLE": ["floating"],
-    "TEXT": ["string", "large_string", "string_view", "decimal", "timestamp", "date", "time"],
-    "BLOB": ["binary", "large_binary", "binary_view", "fixed_size_binary"],
-}
+_TYPES = dict.fromkeys(("text", "decimal", "timestamp", "date", "time"), "TEXT")
+_TYPES |= {"boolean": "BOOLEAN", "whole": "BIGINT", "float": "DOUBLE", "bytes": "BLOB"}
+
+_BINARY = " COLLATE BINARY"
 
 # Columns that can be set to their default: a generated one can't, and one of the primary key has none, but a number
 # that SQLite draws.
@@ -66,8 +62,7 @@ class Statements:
     def created_for(self, schema: pa.Schema) -> str:
         """Return the statement that makes the table for a frame, of types that preflight let pass."""
         columns = {name: column_type(schema.field(name).type) or "" for name in self.table.stored(schema.names)}
-        guard = dict.fromkeys(GUARD, "BIGINT") if self.table.guarded else {}
-        return create_table(self.table.name, {**columns, **guard}, self.table.keys)
+        return f"CREATE TABLE IF NOT EXISTS {quoted(self.table.name)} ({self.table.defined(columns)})"
 
     def with_column(self, name: str, kind: str | None) -> str:
         return f"ALTER TABLE {quoted(self.table.name)} ADD COLUMN {quoted(name)} {kind};"
@@ -105,38 +100,19 @@ class Statements:
         sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in (*self.table.updated(columns), *self.rest)]
         for name, sql in self.table.expressions:
             sets.append(f"{quoted(name)} = " + _EXACT.format(held=quoted(self.table.name, name), sum=f"({sql}\n)"))
-        conditions = " AND ".join(self._conditions())
+        held = quoted(self.table.name) if self.table.expressions else "held"
+        conditions = " AND ".join(self.table.unless_newer(held, "excluded", _BINARY))
         return f"DO UPDATE SET {', '.join(sets)}{conditions and f' WHERE {conditions}'}"
 
-    def _conditions(self) -> Iterator[str]:
-        """Return what must hold for a row to be set: no newer one stands there."""
-        table = self.table
-        held = quoted(table.name) if table.expressions else "held"
-        if table.guarded:
-            ours, given = (", ".join(f"{row}.{name}" for name in GUARD) for row in (held, "excluded"))
-            if table.mode == "insert_if_absent":
-                yield f"{held}.{GUARD[0]} = excluded.{GUARD[0]} AND {held}.{GUARD[1]} <= excluded.{GUARD[1]}"
-            else:
-                yield f"({held}.{GUARD[0]} IS NULL OR ({ours}) <= ({given}))"
-        if table.version is not None:
-            yield self.not_above(f"excluded.{quoted(table.version)}", f"{held}.")
-
-    def not_above(self, given: str, row: str = "") -> str:
-        """Return the condition that a row's version is not greater than the given one; NULL is the lowest."""
-        version = f"{row}{quoted(self.table.version or '')}"
-        return f"({version} IS NULL OR {version} <= {given} COLLATE BINARY)"
+    def not_above(self, given: str) -> str:
+        """Return the condition that a row's version is not greater than the given one."""
+        return self.table.not_above("", given + _BINARY)
 
     def by_key(self, what: str, collations: Mapping[str, str]) -> str:
         """Return `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
         keys = self.table.keys
         equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(ascii_lower(key), 'BINARY'))}" for key in keys)
         return f"{what} FROM main.{quoted(self.table.name)} WHERE {' AND '.join(equal)}"
-
-
-def create_table(table: str, columns: Mapping[str, str], keys: Sequence[str]) -> str:
-    """Return the CREATE TABLE IF NOT EXISTS for columns and their types, with the keys as primary key."""
-    made = [f"{quoted(name)} {kind}{' NOT NULL' * (name in keys)}" for name, kind in columns.items()]
-    return f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({', '.join(made)}, PRIMARY KEY ({listed(keys)}))"
 
 
 def bound(width: int) -> str:
@@ -151,12 +127,7 @@ def listed(names: Iterable[str]) -> str:
 
 def column_type(type: pa.DataType) -> str | None:
     """Name the column type for values of an Arrow type; None when SQLite can't take them without loss."""
-    if pa.types.is_dictionary(type):
-        return column_type(type.value_type)
-    if pa.types.is_uint64(type):
-        return None
-    fitting = (name for name, kinds in _STORED.items() if any(getattr(pa.types, f"is_{kind}")(type) for kind in kinds))
-    return next(fitting, None)
+    return _TYPES.get(limits.family(type))
 
 
 def stored_values(column: pa.Array) -> list[Any]:
@@ -203,7 +174,7 @@ def other_spelling(kind: pa.DataType, column: str) -> str:
 
 def unstorable(batch: pa.RecordBatch) -> str | None:
     """Return which value of a batch could not be stored as it is; None when all can."""
-    return storable.unstorable(batch, "SQLite", column_type)
+    return limits.unstorable(batch, "SQLite", column_type)
 
 
 def _iso(column: pa.Array) -> pa.Array:

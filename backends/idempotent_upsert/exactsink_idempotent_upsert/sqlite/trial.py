@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from exactsink.contract import Fatal, Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.limits import Limit
-from exactsink_idempotent_upsert.names import ascii_lower
 from exactsink_idempotent_upsert.sqlite.rows import Changes, insert, other_unique
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, listed, stored_values
-from exactsink_idempotent_upsert.table import DELETED, Table
+from exactsink_idempotent_upsert.table import DELETED, Table, ascii_lower
 
 __all__ = ["Catalog", "Trial", "affinity", "lost"]
 
