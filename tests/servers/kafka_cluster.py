@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
-from confluent_kafka import TopicCollection
+from confluent_kafka import KafkaException, TopicCollection
 
 from tests.servers.kafka import Kafka, KafkaServer
 from tests.servers.kafka_jars import BROKER, JarSet
@@ -43,7 +43,10 @@ class KafkaCluster(Kafka):
         admin = self.admin()
 
         def whole() -> bool:
-            found = [answer.result(30) for answer in admin.describe_topics(named).values()]
+            try:
+                found = [answer.result(30) for answer in admin.describe_topics(named).values()]
+            except KafkaException:  # the answer went with a connection: a broker has just been stopped
+                return False
             return all(len(partition.isr) == COPIES for topic in found for partition in topic.partitions)
 
         wait_until(whole, f"all copies of {', '.join(topics)} to be in sync")
