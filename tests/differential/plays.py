@@ -320,10 +320,10 @@ def _read(given: Play, place: Place) -> list[Row]:
 
 
 def _exactly(database: str, kind: str | None) -> str:
-    """Return the expression that reads all of a value: of a FLOAT MariaDB shows six digits, and computes with all."""
+    """Return the expression that reads all of a value: of floats MariaDB and PostgreSQL show fewer digits."""
     if database == "duckdb" and kind in ("local", "instant"):
         return "CAST({} AS VARCHAR)"
-    return "{} + 0e0" if database == "mariadb" and kind == "float" else "{}"
+    return {"mariadb": "{} + 0e0", "postgres": "{}::float8"}.get(database, "{}") if kind == "float" else "{}"
 
 
 def _there(place: Place, table: str) -> bool:
