@@ -194,7 +194,7 @@ def test_a_backend_of_another_contract_is_refused_before_it_is_imported(plugins:
     assert error.next == ("pip install --upgrade exactsink" if newer else "pip install old --upgrade")
 
 
-@pytest.mark.parametrize(("name", "near"), [("postgrs", "postgres"), ("kafak", "kafka"), ("s3", None)])
+@pytest.mark.parametrize(("name", "near"), [("postgrs", "postgres"), ("kafak", "kafka"), ("tape", None)])
 def test_an_unknown_backend_is_refused_with_the_nearest(plugins: Plugins, name: str, near: str | None) -> None:
     plugins.brings("one", "postgres", "kafka")
     what = f"job.toml line 5: no backend {name} is installed" + (f"; did you mean {near}?" if near else "")

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 
 from exactsink.contract import ConfigError
-from exactsink.spark import query, versions
+from exactsink.spark import epochs, versions
 from exactsink.spark.versions import NEWEST, OLDEST, OLDEST_OF_PYTHON_3_12, check_jvm, check_version, source_metrics
 from exactsink.toolkit.spark_sql import quoted_text
 
@@ -131,6 +131,6 @@ def test_a_text_in_sql_has_no_quote_or_backslash_that_versions_read_differently(
 @pytest.mark.parametrize("between", [r".+(\r\n|\r|\n): ", r"((.|\r\n|\r|\n)*)"], ids=["3.5", "4.0 or newer"])
 def test_each_spark_finds_a_stop_in_the_text_of_an_interrupted_batch(between: str) -> None:
     """Spark looks for it in the traceback that py4j hands on (`StreamExecution.PROXY_ERROR`)."""
-    text = "".join(traceback.format_exception_only(RuntimeError(query._INTERRUPTED)))
+    text = "".join(traceback.format_exception_only(RuntimeError(epochs._INTERRUPTED)))
     calling = r"py4j\.protocol\.Py4JJavaError: An error occurred while calling"
     assert re.search(rf"{calling}{between}java\.lang\.InterruptedException", text)

@@ -25,7 +25,7 @@ _OTHERWISE_NAMED = {
     "jdbc": '; it is backend = "postgres" here (appends), or "idempotent_upsert" with url (keyed rows)',
     "postgresql": '; it is backend = "postgres" here',
     "delta": "; the plugin exactsink-delta brings it (examples/exactsink-delta)",
-    "iceberg": "; there is none yet: files is the nearest, or write a plugin (exactsink init --plugin)",
+    "iceberg": "; there is none yet: files is the nearest, or a plugin of your own",
 }
 """How users of Spark and of other sinks may call what is here under another name."""
 
