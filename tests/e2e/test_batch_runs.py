@@ -26,7 +26,7 @@ from exactsink.spark.one_pass import OnePass
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from exactsink_idempotent_upsert.backend import UpsertBackend
-from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
+from tests.e2e.jobs import THREE_SINKS, ids, in_lake, in_table, write_job, write_source
 from tests.servers.waiting import wait_until
 
 
@@ -63,6 +63,11 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
     assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
     assert [event.fields["run"] for event in reported if event.name == "run_known"] == ["2026-11-20"]
     assert job.journal().read().last_generation == 0, "the stream's own history is untouched"
+
+    later = Job.from_toml(write_job(tmp_path, THREE_SINKS), [reported.append])
+    assert later.write(_rows(spark, 0), run="2026-11-20").missing == ["lines"]
+    assert (again.missing, reported[-1].fields["missing"]) == ([], "lines")
+    assert not (tmp_path / "lines").exists()
 
 
 def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:

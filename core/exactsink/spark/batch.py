@@ -6,9 +6,9 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
@@ -32,20 +32,26 @@ _CANCEL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided."""
+    """What came of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided.
+
+    `missing`: sinks that the job has now and that had no part in the run. They never get it; a run of another name, of
+    a job with those sinks alone, fills them.
+    """
 
     run: str
     epoch: int
     already_done: bool
     rows: Mapping[str, int]
+    missing: Sequence[str] = ()
 
 
-def known_run(history: JobHistory) -> RunResult | None:
-    """Return the result of a run that is complete, None when it is not."""
+def known_run(history: JobHistory, sinks: Collection[str]) -> RunResult | None:
+    """Return the result of a run that is complete, None when it is not. `sinks` are the job's."""
     with closing(history.journal(backoff)) as journal:
         log = journal.read()
         check_identity(log, identity_of(history))
-        return _known(log, history.run or "")
+        known = _known(log, history.run or "")
+        return known and replace(known, missing=[name for name in sinks if name not in known.rows])
 
 
 def write_run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -167,9 +168,10 @@ class Job:
             self._observe()
             route = route or load_route(self.config)
             history = JobHistory.of(self.config, run)
-            known = known_run(history)
+            known = known_run(history, self.sinks)
             if known is not None:
-                self.events.report("run_known", run=run)
+                level = logging.WARNING if known.missing else logging.INFO
+                self.events.report("run_known", level=level, run=run, missing=", ".join(known.missing))
                 return known
             check_batch_guarantee(self.sinks)
             passes = self._checked(frame, route).passes
