@@ -164,6 +164,9 @@ def history(job: str, run: str | None, last: int, as_json: bool) -> None:
 @cli.command()
 @_job_file
 @_run
+@click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
+@click.option("--ref", "refs", multiple=True, help="Settle this participant only; repeatable.")
+@click.option("--yes", is_flag=True, help="Do what --sink or --ref mean; else it is only shown.")
 @_dry_run
 @_take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
@@ -172,16 +175,21 @@ def history(job: str, run: str | None, last: int, as_json: bool) -> None:
 def recover(
     job: str,
     run: str | None,
+    sinks: tuple[str, ...],
+    refs: tuple[str, ...],
+    yes: bool,
     dry_run: bool,
-    take_over: bool,
-    sweep_tokens: tuple[str, ...],
-    reason: str,
     as_json: bool,
+    **options: Any,
 ) -> None:
-    """Commit what is decided and sweep what is not, in every sink that answers, without Spark."""
+    """Commit what is decided and sweep what is not, in every sink that answers, without Spark.
+
+    A sink means those that come before it, too. A participant that is decided means its sink's part of the decision;
+    REF is its short form or its name, as `exactsink indoubt list` has them, or the beginning of either.
+    """
     with answering(as_json) as answer:
-        options: dict[str, Any] = {"dry_run": dry_run, "take_over": take_over, "sweep_tokens": sweep_tokens}
-        recover_command.recover(job, run, reason, answer, **options)
+        is_shown = dry_run or (bool(sinks or refs) and not yes)
+        recover_command.recover(job, run, sinks, refs, answer, dry_run=is_shown, **options)
 
 
 @cli.group()
