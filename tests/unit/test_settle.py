@@ -47,7 +47,7 @@ def unmarked(shop: Shop) -> None:
 
 
 def test_a_sink_is_committed_after_those_that_it_comes_after_or_not_at_all(shop: Shop, command: Command) -> None:
-    words = ("indoubt", "commit", shop.file, "--sink", "lake", *REASON)
+    words = ("recover", shop.file, "--sink", "lake", *REASON)
     assert (command(*words).code != 0, shop.lake_rows()) == (True, 3)
     shop.sql("DROP TRIGGER closed")
     assert (command(*words).code, shop.lake_rows()) == (0, 6)
@@ -56,7 +56,7 @@ def test_a_sink_is_committed_after_those_that_it_comes_after_or_not_at_all(shop:
 def test_another_sink_that_went_back_stops_a_commit(shop: Shop, command: Command) -> None:
     shop.sql("DROP TRIGGER closed")
     unmarked(shop)
-    ended = command("indoubt", "commit", shop.file, "--sink", "table", *REASON)
+    ended = command("recover", shop.file, "--sink", "table", *REASON)
     assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
 
 
@@ -66,7 +66,7 @@ def test_a_target_that_goes_back_during_a_commit_is_seen_after_it(
     shop.sql("DROP TRIGGER closed")
     before = Session(Opened.of(shop.file).sinks["lake"].backend, JobContext("shop", "lake", ""), "").mark()
     monkeypatch.setattr(FilesCommitter, "mark", lambda self: before)
-    ended = command("indoubt", "commit", shop.file, "--sink", "lake", *REASON)
+    ended = command("recover", shop.file, "--sink", "lake", *REASON)
     assert (ended.code, "lacks rows of epochs 1 to 1" in ended.err, words_kept(shop)) == (3, True, [])
 
 
@@ -78,7 +78,8 @@ def test_nothing_is_aborted_while_a_mark_may_show_that_the_journal_lacks_decisio
         patch.setattr("exactsink.protocol.journal.journal.Journal.decide", _die)
         shop.epochs(1, 2)
     unmarked(shop)
-    ended = command("indoubt", "abort", shop.file, *REASON)
+    begun = [line["ref"] for line in command("indoubt", "list", shop.file, "--json").body if line["epoch"] == 2]
+    ended = command("recover", shop.file, "--ref", begun[0], "--ref", begun[1], *REASON)
     assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
     assert len(list((shop.folder / "lake/_exactsink").glob("shop.lake.*.e2.*"))) == 1
 
