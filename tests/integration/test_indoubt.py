@@ -30,7 +30,7 @@ class Shop(OperatedJob):
         self.edit('keys = ["id"]\n', 'keys = ["id"]\nafter = ["lake"]\n')
 
     def __call__(self, command: str, *words: str) -> tuple[int, str]:
-        """Give a command of `indoubt`, or with words of what it means, `recover`."""
+        """Run `recover`, or a command of `indoubt`."""
         ended = self.exactsink(command if command == "recover" else f"indoubt {command}", *words)
         return ended.code, ended.out + ended.err
 
@@ -133,4 +133,4 @@ def test_what_a_job_left_whose_folder_is_gone_is_ended_by_its_tokens(shop: Shop)
     assert len(shop.prepared) == 2
     assert shop("recover", *words, "--sweep-token", token)[0] == 0
     assert (shop.prepared, shop.rows) == ([], dict.fromkeys(SINKS, ids(*range(1))))
-    assert {line["sink"] for line in shop.listed()} == {"lake", "table"}, "all else stays"
+    assert {line["sink"] for line in shop.listed()} == {"lake"}, "only that sink"

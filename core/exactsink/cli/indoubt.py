@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import as_json, job_file, run_name, take_over
+from exactsink.cli.plain import plain, print_json
 from exactsink.cli.plugins import CommandGroup
 from exactsink.cli.table import print_table
 from exactsink.contract import Lost, Prepared, Unknown
@@ -29,11 +30,6 @@ __all__ = ["indoubt"]
 _SHOWN = 40
 """How many participants are listed for people; `--json` lists all."""
 
-_job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
-_run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
-_yes = click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
-_take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
-
 
 @click.group(cls=CommandGroup)
 def indoubt() -> None:
@@ -41,10 +37,10 @@ def indoubt() -> None:
 
 
 @indoubt.command("list")
-@_job_file
-@_run
+@job_file
+@run_name
 @click.option("--all", "everything", is_flag=True, help="The job's batch runs, too.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@as_json
 def list_(job: str, run: str | None, everything: bool, as_json: bool) -> None:
     """List what is decided and not proven committed, and what else the stores hold of the job."""
     runs = [run, *_runs(job)] if everything and run is None else [run]
@@ -55,7 +51,9 @@ def list_(job: str, run: str | None, everything: bool, as_json: bool) -> None:
             if not as_json:
                 _print_unseen(seen)
     if as_json:
-        print(json.dumps([_body(seen, doubt) for seen, doubt in listed], indent=1))
+        print_json(
+            [{"run": seen.opened.history.run, "reference": doubt.short, **plain(doubt)} for seen, doubt in listed]
+        )
         return
     rows = [_row(doubt, seen.opened.history.run, named=len(runs) > 1) for seen, doubt in listed]
     header = (
@@ -79,9 +77,9 @@ def list_(job: str, run: str | None, everything: bool, as_json: bool) -> None:
 
 
 @indoubt.command()
-@_job_file
+@job_file
 @click.argument("reference", metavar="REF")
-@_run
+@run_name
 def explain(job: str, reference: str, run: str | None) -> None:
     """Explain one participant: whose it is, why it is in doubt, what it blocks, what is safe, and the next command.
 
@@ -96,15 +94,15 @@ def explain(job: str, reference: str, run: str | None) -> None:
 
 
 @indoubt.command()
-@_job_file
+@job_file
 @click.option("--epoch", required=True, type=int, help="The last decided epoch.")
 @click.option("--sink", required=True, help="The sink that is in doubt.")
 @click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="What came.")
 @click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
 @click.option("--reason", required=True, help="Kept in the journal.")
-@_run
-@_yes
-@_take_over
+@run_name
+@click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
+@take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any
 ) -> None:
@@ -193,7 +191,7 @@ def _runs(job: str) -> Sequence[str]:
     found = batch_runs(opened.config, opened.sinks)
     for run in found:
         if run.state == "unreadable":
-            print(f"batch run {run.job}: {run.problem}", file=sys.stderr)
+            print(f"batch run {run.job_in_ids}: {run.problem}", file=sys.stderr)
     return [run.run for run in found if run.run is not None]
 
 
@@ -202,7 +200,3 @@ def _row(doubt: Doubt, run: str | None, *, named: bool) -> Sequence[object]:
     until = "-" if doubt.deadline is None else when(doubt.deadline)
     numbers = ("-" if number is None else number for number in (doubt.epoch, doubt.rows))
     return (doubt.short, *((run or "-",) if named else ()), doubt.sink, doubt.state, *numbers, age, until, doubt.ref)
-
-
-def _body(seen: _Seen, doubt: Doubt) -> dict[str, Any]:
-    return {"run": seen.opened.history.run, "reference": doubt.short, **asdict(doubt)}
