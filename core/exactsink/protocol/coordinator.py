@@ -229,7 +229,7 @@ class Coordinator:
             self._unrepaired = bool(left.lost)
             open_in = waiting.union(reach.aside)
             is_open = bool(left.lost) or (not done and any(map(decision.committables, open_in)))
-            self._complete_epoch = decision.epoch - is_open
+            self._complete_epoch = (decision.epoch - 1 if decision.epoch else None) if is_open else decision.epoch
         return left
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
