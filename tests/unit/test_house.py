@@ -75,11 +75,14 @@ def is_preflight(path: Path) -> bool:
     return any(part.startswith(PREFLIGHT) for part in path.relative_to(ROOT).parts)
 
 
-@pytest.mark.parametrize(("package", "most"), {"contract": 650, "protocol": 2970, "bench": 1110}.items())
+@pytest.mark.parametrize(
+    ("package", "most"),
+    {"contract": 650, "protocol": 2970, "bench": 1110, "cli": 1980, "operate": 1900, "observe": 940}.items(),
+)
 def test_a_package_of_core_stays_within_its_budget(package: str, most: int) -> None:
     """The interface alone is the contract: roads and storage are the toolkit's.
 
-    Goals that are not reached yet: protocol with its journal 2,900, bench 1,100.
+    Goals that are not reached yet: protocol with its journal 2,900, bench 1,100, cli and operate 2,900.
     """
     assert total((CORE / package).rglob("*.py")) <= most
 
