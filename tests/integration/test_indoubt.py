@@ -30,7 +30,8 @@ class Shop(OperatedJob):
         self.edit('keys = ["id"]\n', 'keys = ["id"]\nafter = ["lake"]\n')
 
     def __call__(self, command: str, *words: str) -> tuple[int, str]:
-        ended = self.exactsink(f"indoubt {command}", *words)
+        """Run `recover`, or a command of `indoubt`."""
+        ended = self.exactsink(command if command == "recover" else f"indoubt {command}", *words)
         return ended.code, ended.out + ended.err
 
     def listed(self, *words: str) -> list[dict[str, Any]]:
@@ -66,13 +67,12 @@ def test_what_is_decided_is_committed_sink_by_sink_after_those_before_it(shop: S
     }
     before = shop.rows
     assert before == dict.fromkeys(SINKS, ids(*range(1)))
-    assert shop("commit", "--sink", "db")[0] == 0
+    assert shop("recover", "--sink", "db")[0] == 0
     assert (shop.rows, len(shop.prepared)) == (before, 2), "it was only shown"
     with shop.table_away():
-        assert shop("commit", "--sink", "db", "--yes")[0] == 0, "another sink is away, and isn't needed"
+        assert shop("recover", "--sink", "db", "--yes")[0] == 0, "another sink is away, and isn't needed"
     assert (shop.rows, shop.prepared) == ({**before, "db": ids(*range(2))}, [])
-    assert shop("abort", "--sink", "lake", "--yes")[0] == 2
-    assert shop("commit", "--sink", "table", "--yes")[0] == 0
+    assert shop("recover", "--sink", "table", "--yes")[0] == 0
     assert shop.rows == dict.fromkeys(SINKS, ids(*range(2))), "the lake comes before the table"
     assert shop("list") == (0, "nothing is in doubt\n")
     shop.first = 1
@@ -83,14 +83,12 @@ def test_what_is_decided_is_committed_sink_by_sink_after_those_before_it(shop: S
 def test_what_is_undecided_is_aborted_and_nothing_else(shop: Shop) -> None:
     shop.killed("vote", "after", 1)
     one, other = shop.prepared
-    code, said = shop("commit", one, "--yes")
-    assert (code, "is undecided, and is never committed" in said) == (2, True)
     with shop.table_away():
-        assert shop("abort", one, "--yes")[0] == 75, "its mark may show that the journal went back"
+        assert shop("recover", "--ref", one, "--yes")[0] == 75, "its mark may show that the journal went back"
         assert shop.prepared == [one, other]
-    assert shop("abort", one, "--yes")[0] == 0
+    assert shop("recover", "--ref", one, "--yes")[0] == 0
     assert shop.prepared == [other]
-    assert shop("abort", "--sink", "db", "--yes")[0] == 0
+    assert shop("recover", "--sink", "db", "--yes")[0] == 0
     assert (shop.prepared, shop.rows) == ([], dict.fromkeys(SINKS, ids(*range(1))))
     assert {line["sink"] for line in shop.listed()} == {"lake", "table"}
     shop.first = 1
@@ -106,7 +104,7 @@ def test_exactly_what_is_given_up_is_missing_and_the_job_goes_on(shop: Shop, all
     gone = [first, second] if all_of_it else [second]
     for gid in gone:
         shop.sql(f"ROLLBACK PREPARED '{gid}'")
-    code, said = shop("commit", "--sink", "db", "--yes")
+    code, said = shop("recover", "--sink", "db", "--yes")
     assert (code, "--epoch 1 --sink db --as given-up --reason 'TEXT'" in said) == (3, True)
     word = ("--epoch", "1", "--sink", "db", "--reason", "the source has dropped them", "--as")
     assert shop("resolve", *word, "committed", "--yes")[0] == 2, "it is proven lost"
@@ -128,12 +126,11 @@ def test_what_a_job_left_whose_folder_is_gone_is_ended_by_its_tokens(shop: Shop)
     shop.killed("decide", "after", 1)
     shutil.rmtree(shop.folder / "chk.exactsink")
     token = shop.prepared[0].split("-")[1].split(".")[0]
-    found = [line for line in shop.listed("--no-journal") if line["sink"] == "db"]
+    found = [line for line in shop.listed() if line["sink"] == "db"]
     assert {(line["state"], line["token"]) for line in found} == {("foreign", token)}
-    words = ("--sink", "db", "--token", token, "--reason", "the disk died", "--take-over", "--yes")
-    assert shop("commit", "--sink", "db", "--yes", "--take-over")[0] == 2
-    assert shop("abort", *words)[0] == 2, "an empty journal is a wrong path more often than a dead job"
+    words = ("--sink", "db", "--reason", "the disk died", "--take-over", "--yes")
+    assert shop("recover", *words)[0] == 5, "an empty journal is a wrong path more often than a dead job"
     assert len(shop.prepared) == 2
-    assert shop("abort", *words, "--no-journal")[0] == 0
+    assert shop("recover", *words, "--sweep-token", token)[0] == 0
     assert (shop.prepared, shop.rows) == ([], dict.fromkeys(SINKS, ids(*range(1))))
-    assert shop("abort", *words, "--no-journal")[0] == 2, "there is a journal now, with the action in it"
+    assert {line["sink"] for line in shop.listed()} == {"lake"}, "only that sink"

@@ -70,10 +70,10 @@ def ending(monkeypatch: pytest.MonkeyPatch, command: Command) -> Callable[[BaseE
     """Let `status` end in an error."""
 
     def end(error: BaseException) -> Ended:
-        def status(*given: object, **named: object) -> None:
+        def of(*given: object) -> None:
             raise error
 
-        monkeypatch.setattr("exactsink.cli.status.status", status)
+        monkeypatch.setattr("exactsink.cli.status.Opened.of", of)
         return command("status", "job.toml")
 
     return end

@@ -60,9 +60,12 @@ def is_preflight(path: Path) -> bool:
     return any(part.startswith(PREFLIGHT) for part in path.relative_to(ROOT).parts)
 
 
-@pytest.mark.parametrize(("package", "most"), {"contract": 650, "protocol": 2900, "bench": 1100}.items())
+@pytest.mark.parametrize(
+    ("package", "most"),
+    {"contract": 650, "protocol": 2900, "bench": 1100, "cli": 1980, "operate": 1960, "observe": 940}.items(),
+)
 def test_a_package_of_core_stays_within_its_budget(package: str, most: int) -> None:
-    """The interface alone is the contract: roads and storage are the toolkit's."""
+    """The interface alone is the contract: roads and storage are the toolkit's. Goal of cli and operate: 2,900."""
     assert total((CORE / package).rglob("*.py")) <= most
 
 

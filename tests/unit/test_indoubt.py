@@ -1,4 +1,4 @@
-"""`exactsink indoubt`: each command and each refusal, on a sink of files; rows are counted."""
+"""`exactsink indoubt` and what `recover` does to a part of a job, on a sink of files; rows are counted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.manual_job import FOREIGN, Job
 from exactsink.contract import Committable, JobContext
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
-from exactsink.protocol.journal.records import Action, Claim, Identity, Resolve
+from exactsink.protocol.journal.records import Action, Claim, Clean, Identity, Resolve
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
@@ -89,11 +89,11 @@ def test_explain_says_whose_why_and_what_comes_next(job: Job, command: Command, 
     decided, undecided, other = (explain(command, job, v) for v in (votes[0], votes[2], foreign))
     assert "begun by driver host:17 (generation 1, token" in decided["whose"]
     assert "2 participants with 6 rows here, 3 in this one" in decided["decision"]
-    assert decided["next"] == f"exactsink indoubt commit {job.file} --sink lake --yes"
+    assert decided["next"] == f"exactsink recover {job.file} --sink lake --yes"
     assert "none of this journal names it: it was begun for epoch 0; epoch 0 was decided last" in undecided["decision"]
-    assert undecided["next"].startswith(f"exactsink indoubt abort {job.file}")
+    assert undecided["next"].startswith(f"exactsink recover {job.file} --ref ")
     assert f"has no claim of generation 1, token {FOREIGN.token}" in other["whose"]
-    assert f"--token {FOREIGN.token}" in other["next"]
+    assert f"--sweep-token {FOREIGN.token}" in other["next"]
     job.heartbeat(time.time())
     assert explain(command, job, votes[0])["next"].startswith("wait for the driver")
 
@@ -105,51 +105,54 @@ def test_each_next_command_does_what_explain_promises(job: Job, command: Command
         ended = command(*words[1:], *(["--take-over"] if vote is foreign else []))
         assert ended.code == 0, ended.err
     assert job.rows() == 6
-    assert [action.command for action in actions(job)] == ["indoubt abort", "indoubt abort", "indoubt commit"]
+    said = [action.outcome.partition(": only ")[2] for action in actions(job)]
+    assert said == [f"lake {foreign.ref}, and swept the tokens {FOREIGN.token}", f"lake {votes[2].ref}", "lake"]
     assert command("recover", job.file).code == 0
     assert (state_of(command, job), job.rows()) == ({}, 6)
 
 
-@pytest.mark.parametrize("words", [("commit",), ("abort",)], ids=" ".join)
-def test_a_deed_is_only_shown_without_yes_and_refused_while_a_driver_lives(
-    job: Job, command: Command, votes: list[Committable], words: tuple[str, ...]
+@pytest.mark.parametrize("one", [False, True], ids=["sink", "ref"])
+def test_a_part_is_only_shown_without_yes_and_refused_while_a_driver_lives(
+    job: Job, command: Command, votes: list[Committable], one: bool
 ) -> None:
+    words = ("recover", job.file, *(("--ref", votes[2].ref) if one else ("--sink", "lake")))
     before = job.journal.read()
-    shown = command("indoubt", *words, job.file)
-    assert (shown.code, "would claim the job (generation 2)" in shown.out) == (0, True)
-    wanted = votes[:2] if words == ("commit",) else votes[2:]
-    assert [v.ref for v in votes if f": {v.ref}" in shown.out] == [v.ref for v in wanted]
+    shown = command(*words)
+    assert (shown.code, "repeat with --yes to do it" in shown.out) == (0, True)
+    counts = {"sink": "lake", "committed": 0 if one else 2, "stood": 0, "lost": 0, "swept": 1, "left": ""}
+    assert command(*words, "--json").body["sinks"] == [counts]
     job.heartbeat(time.time())
-    assert command("indoubt", *words, job.file).code == 4
-    assert command("indoubt", *words, job.file, "--yes").code == 4
+    assert [command(*words, *yes).code for yes in ((), ("--yes",))] == [4, 4]
     assert (job.journal.read(), job.rows()) == (before, 0)
-    assert command("indoubt", *words, job.file, "--yes", "--take-over", "--reason", "it hangs").code == 0
-    assert (job.rows(), actions(job)[-1].reason) == (6 if words == ("commit",) else 0, "it hangs")
-    assert (votes[2].ref in state_of(command, job)) == (words == ("commit",))
+    done = command(*words, "--yes", "--take-over", "--reason", "it hangs", "--json")
+    assert (done.code, done.body["sinks"]) == (0, [counts])
+    assert (job.rows(), actions(job)[-1].reason) == (0 if one else 6, "it hangs")
+    assert set(state_of(command, job)) == ({votes[0].ref, votes[1].ref} if one else set())
+    assert actions_of(job, Clean) == [], "a part leaves nothing clean"
 
 
-def test_nothing_undecided_is_committed_and_nothing_decided_or_foreign_is_aborted(
+def test_a_decided_participant_means_its_sink_and_foreign_work_goes_by_its_token(
     job: Job, command: Command, votes: list[Committable]
 ) -> None:
     foreign = job.vote(FOREIGN, 0, 3)
     before = job.journal.read()
-    for word in ("", "--yes"):
-        more = (word,) if word else ()
-        assert command("indoubt", "commit", job.file, votes[2].ref, *more).code == 2
-        assert command("indoubt", "commit", job.file, foreign.ref, *more).code == 2
-        decided = command("indoubt", "abort", job.file, votes[0].ref, *more)
-        assert (decided.code, "is decided: it is never aborted" in decided.err) == (3, True)
-        assert command("indoubt", "abort", job.file, foreign.ref, *more).code == 5
-        unsaid = command("indoubt", "abort", job.file, "--token", FOREIGN.token, "--take-over", *more)
+    token = ("--ref", foreign.ref, "--sweep-token", FOREIGN.token)
+    for yes in ((), ("--yes",)):
+        unnamed = command("recover", job.file, "--ref", foreign.ref, *yes)
+        assert (unnamed.code, f"--sweep-token {FOREIGN.token} --reason" in unnamed.err) == (5, True)
+        unsaid = command("recover", job.file, *token, "--take-over", *yes)
         assert (unsaid.code, "foreign work is ended for a reason" in unsaid.err) == (2, True)
-        young = command("indoubt", "abort", job.file, foreign.ref, "--token", FOREIGN.token, "--reason", "x", *more)
+        young = command("recover", job.file, *token, "--reason", "x", *yes)
         assert (young.code, "a driver may be at work" in young.err) == (4, True)
+        assert command("recover", job.file, "--sink", "mill", *yes).code == 2
     assert job.journal.read() == before
-    swept = command("indoubt", "abort", job.file, votes[2].ref, "--yes")
-    assert (swept.code, "begun under a claim that is not an older one" in swept.err) == (5, True), (
+    beside = command("recover", job.file, "--ref", votes[2].ref, "--yes")
+    assert (beside.code, "begun under a claim that is not an older one" in beside.err) == (5, True), (
         "it may have gone back"
     )
     assert len(state_of(command, job)) == 4
+    assert command("recover", job.file, "--ref", votes[0].ref, "--yes").code == 0
+    assert (job.rows(), set(state_of(command, job).values())) == (6, {"undecided", "foreign"})
 
 
 def test_resolve_takes_a_word_for_what_is_in_doubt_and_for_nothing_else(
@@ -229,7 +232,7 @@ def test_all_lists_the_batch_runs_too(job: Job, command: Command, votes: list[Co
         votes[2].ref: (None, "undecided"),
         vote.ref: ("monday", "undecided"),
     }
-    assert command("indoubt", "abort", job.file, vote.ref, "--run", "monday", "--yes").code == 0
+    assert command("recover", job.file, "--ref", vote.ref, "--run", "monday", "--yes").code == 0
     assert vote.ref not in listed(command, job, "--all")
 
 
@@ -241,18 +244,14 @@ def test_work_without_a_journal_is_listed_and_ended_with_every_token_named(
 ) -> None:
     other = job.vote(Claim(4, "dddddddddddd", "host:9", "query-1", "dddddddddddd"), 2, 0)
     token = votes[0].txn.token
-    words = ("indoubt", "abort", job.file, "--reason", "the folder was deleted", "--no-journal", "--yes")
-    with_journal = command(*words, "--token", token)
-    assert (with_journal.code, "the job has a journal" in with_journal.err) == (2, True)
+    words = ("recover", job.file, "--ref", votes[0].ref, "--reason", "the folder was deleted", "--yes")
     shutil.rmtree(job.history)
     assert set(state_of(command, job).values()) == {"foreign"}
-    assert command("indoubt", "list", job.file, "--no-journal").code == 0
-    for commit in (("--sink", "lake"), (votes[0].ref,)):
-        assert command("indoubt", "commit", job.file, *commit, "--yes").code == 2
-    empty = command("indoubt", "abort", job.file, "--token", token, "--reason", "x")
-    assert (empty.code, "the journal is empty" in empty.err) == (2, True)
-    assert command(*words, "--token", token).code == 4, "the participants are young"
+    assert command(*words).code == 5, "an empty journal is a wrong path more often than a dead job"
+    assert command(*words, "--sweep-token", token).code == 4, "the participants are young"
     assert not job.history.exists()
-    unnamed = command(*words, "--token", token, "--take-over")
+    unnamed = command(*words, "--sweep-token", token, "--take-over")
     assert (unnamed.code, other.ref in unnamed.err) == (5, True)
     assert len(state_of(command, job)) == 4
+    assert command(*words, "--sweep-token", token, "--sweep-token", other.txn.token, "--take-over").code == 0
+    assert (set(state_of(command, job)), actions_of(job, Clean)) == ({v.ref for v in (*votes[1:], other)}, [])

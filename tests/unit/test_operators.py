@@ -114,10 +114,9 @@ def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Com
 def test_a_mistyped_token_is_refused_and_a_swept_one_may_come_again(job: Job, command: Command) -> None:
     job.decided()
     job.vote(FOREIGN, 4, 9)
-    for name, *more in (("recover",), ("recover", "--dry-run"), ("indoubt abort", "--yes", "--reason", "r")):
-        option = "--sweep-token" if name == "recover" else "--token"
-        given = [each for token in (FOREIGN.token, "ffffffffff0") for each in (option, token)]
-        ended = command(*name.split(), job.file, *given, *more)
+    for more in ((), ("--dry-run",), ("--sink", "lake", "--take-over", "--yes", "--reason", "r")):
+        given = [each for token in (FOREIGN.token, "ffffffffff0") for each in ("--sweep-token", token)]
+        ended = command("recover", job.file, *given, *more)
         assert (ended.code, "of token ffffffffff0" in ended.err or "has token ffffffffff0" in ended.err) == (2, True)
     assert job.rows() == 0
     for _ in range(2):

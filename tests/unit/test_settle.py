@@ -13,7 +13,7 @@ from tests.unit.two_sinks import Shop
 from exactsink.cli.opened import Opened
 from exactsink.contract import JobContext, Mark, Retryable
 from exactsink.operate.rebase import RebasePlan
-from exactsink.protocol.journal.records import Action, Resolve
+from exactsink.protocol.journal.records import Action, Clean, Complete, Resolve
 from exactsink.testing import Session
 from exactsink_files.committer import FilesCommitter
 
@@ -47,16 +47,42 @@ def unmarked(shop: Shop) -> None:
 
 
 def test_a_sink_is_committed_after_those_that_it_comes_after_or_not_at_all(shop: Shop, command: Command) -> None:
-    words = ("indoubt", "commit", shop.file, "--sink", "lake", *REASON)
+    words = ("recover", shop.file, "--sink", "lake", *REASON)
     assert (command(*words).code != 0, shop.lake_rows()) == (True, 3)
     shop.sql("DROP TRIGGER closed")
     assert (command(*words).code, shop.lake_rows()) == (0, 6)
 
 
+@pytest.mark.parametrize("run", [None, "monday"])
+def test_a_sink_that_is_settled_alone_completes_neither_its_epoch_nor_its_run(
+    tmp_path: Path, command: Command, run: str | None
+) -> None:
+    shop, of = Shop(tmp_path, run=run), ("--run", run) if run else ()
+    if run is None:
+        shop.epochs(0)
+    else:
+        shop.sql("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+    shop.close_table()
+    shop.epochs(0 if run else 1)
+    shop.sql("DROP TRIGGER closed")
+    assert command("recover", shop.file, *of, "--sink", "table", *REASON).code == 0
+    state = Opened.of(shop.file, run).history.last_state()
+    assert (state and state.generation, state and state.complete_epoch) == ((2, None) if run else (3, 0))
+    status = command("status", shop.file, *of, "--json")
+    assert (status.code, status.body["sinks"]["table"]["prepared"], shop.lake_rows()) == (3, 0, 0 if run else 3)
+    assert command("recover", shop.file, *of, "--sink", "lake", *REASON).code == 0
+    kept = Opened.of(shop.file, run).operator().read().anchors
+    assert not any(isinstance(record, Clean | Complete) for record in kept)
+    assert command("recover", shop.file, *of).code == 0
+    assert isinstance(
+        Opened.of(shop.file, run).operator().read().anchors[-2 if run else -1], Complete if run else Clean
+    )
+
+
 def test_another_sink_that_went_back_stops_a_commit(shop: Shop, command: Command) -> None:
     shop.sql("DROP TRIGGER closed")
     unmarked(shop)
-    ended = command("indoubt", "commit", shop.file, "--sink", "table", *REASON)
+    ended = command("recover", shop.file, "--sink", "table", *REASON)
     assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
 
 
@@ -66,7 +92,7 @@ def test_a_target_that_goes_back_during_a_commit_is_seen_after_it(
     shop.sql("DROP TRIGGER closed")
     before = Session(Opened.of(shop.file).sinks["lake"].backend, JobContext("shop", "lake", ""), "").mark()
     monkeypatch.setattr(FilesCommitter, "mark", lambda self: before)
-    ended = command("indoubt", "commit", shop.file, "--sink", "lake", *REASON)
+    ended = command("recover", shop.file, "--sink", "lake", *REASON)
     assert (ended.code, "lacks rows of epochs 1 to 1" in ended.err, words_kept(shop)) == (3, True, [])
 
 
@@ -78,7 +104,8 @@ def test_nothing_is_aborted_while_a_mark_may_show_that_the_journal_lacks_decisio
         patch.setattr("exactsink.protocol.journal.journal.Journal.decide", _die)
         shop.epochs(1, 2)
     unmarked(shop)
-    ended = command("indoubt", "abort", shop.file, *REASON)
+    begun = [line["ref"] for line in command("indoubt", "list", shop.file, "--json").body if line["epoch"] == 2]
+    ended = command("recover", shop.file, "--ref", begun[0], "--ref", begun[1], *REASON)
     assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
     assert len(list((shop.folder / "lake/_exactsink").glob("shop.lake.*.e2.*"))) == 1
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
 
+from exactsink.cli.answers import answering
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import as_json, command, job_file, reason, take_over
 
 __all__ = ["adopt"]
 
 
-def adopt(path: str, reason: str, answer: dict[str, Any], *, take_over: bool) -> None:
-    """Bind the journal to the checkpoint that stands at its place now, or to the next new one."""
-    answer["job"] = None
-    opened = Opened.of(path)
-    answer["job"] = opened.config.job.name
-    with closing(opened.operator()) as operator:
-        batch, epoch = operator.adopt(take_over=take_over, reason=reason)
-    answer |= {"batch": batch, "epoch": epoch}
-    print(f"adopted: batch {batch} of the checkpoint will be epoch {epoch}")
-    print("its source decides which rows come next: rows that an earlier checkpoint's query wrote come again if it")
-    print(f"starts before them\n  next: {opened.history.commands.start}")
+@command()
+@job_file
+@take_over
+@reason
+@as_json
+def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
+    """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
+    with answering(as_json) as answer:
+        answer["job"] = None
+        opened = Opened.of(job)
+        answer["job"] = opened.config.job.name
+        with closing(opened.operator()) as operator:
+            batch, epoch = operator.adopt(take_over=take_over, reason=reason)
+        answer |= {"batch": batch, "epoch": epoch}
+        print(f"adopted: batch {batch} of the checkpoint will be epoch {epoch}")
+        print("its source decides which rows come next: rows that an earlier checkpoint's query wrote come again if it")
+        print(f"starts before them\n  next: {opened.history.commands.start}")

@@ -7,12 +7,13 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
 from pydantic import BaseModel, ConfigDict
 
+from exactsink.cli.plain import plain
 from exactsink.cli.plugins import commands_now
 from exactsink.contract import EXIT_BUG, ConfigError, ExactsinkError, Finding
 from exactsink.job.guarantees import Guarantee
@@ -181,7 +182,7 @@ def _document(text: str, error: Problem | None) -> str:
 
 def settled(recovery: Recovery) -> dict[str, Any]:
     """Return what a recovery did, or would do."""
-    return {"epoch": recovery.epoch, "sinks": [asdict(sink) for sink in recovery.settled]}
+    return {"epoch": recovery.epoch, "sinks": plain(recovery.settled)}
 
 
 def _problem(error: BaseException) -> Problem:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict
 
+from exactsink.cli.options import as_json, command
+from exactsink.cli.plain import print_json
 from exactsink.cli.table import print_table
 from exactsink.job.registry import Registry, installed_plugins
 
 __all__ = ["backends"]
 
 
+@command()
+@as_json
 def backends(as_json: bool) -> None:
-    """Print every installed backend; a broken one with its problem, which stops only the jobs that use it."""
+    """List the installed backends, the broken ones with their problem."""
     listings = Registry(installed_plugins()).listings()
     if as_json:
-        print(json.dumps([asdict(listing) for listing in listings], indent=1))
+        print_json(listings)
         return
     rows = [
         (b.name, ", ".join(b.strategies), b.package, b.contract, f"broken: {b.problem}" if b.problem else "ok")

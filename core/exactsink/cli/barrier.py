@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 
+import click
+
+from exactsink.cli.options import as_json, command, job_file, run_name
 from exactsink.contract import Retryable
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
@@ -15,9 +18,15 @@ __all__ = ["barrier"]
 _LONGEST_SECONDS = 1.0
 
 
-def barrier(path: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
-    """Wait for `epoch`, the last decided one where it is None. Raises Retryable when the time is over before."""
-    history = JobHistory.of(load_config(path)[0], run)
+@command()
+@job_file
+@run_name
+@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this one; the last decided one by default.")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
+@as_json
+def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
+    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
+    history = JobHistory.of(load_config(job)[0], run)
     wanted, complete = epoch, None
     for attempt in attempts_within(timeout, longest_seconds=_LONGEST_SECONDS):
         complete, log = look(history)

@@ -24,4 +24,4 @@ def check(path: str, answer: dict[str, Any]) -> None:
             found = job.preflight(read_source(job.config, spark))
     finally:
         end_session(spark)
-    report(path, job.sinks, found, answer)
+    report(job.sinks, found, answer)

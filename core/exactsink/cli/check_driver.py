@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-from exactsink.cli.answers import CheckedSink
 from exactsink.cli.opened import Opened
+from exactsink.cli.plain import plain
 from exactsink.cli.plugins import commands_now
 from exactsink.cli.table import guarantees_of, print_guarantees
 from exactsink.contract import ExactsinkError, Finding, PreflightError
@@ -26,12 +25,10 @@ def check(path: str, answer: dict[str, Any]) -> None:
     opened = Opened.of(path)
     answer["job"] = opened.config.job.name
     found = check_from_driver(opened.config, opened.sinks)
-    report(path, opened.sinks, found, answer, found.not_looked_at)
+    report(opened.sinks, found, answer)
 
 
-def report(
-    path: str, sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any], not_looked_at: Iterable[str] = ()
-) -> None:
+def report(sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any]) -> None:
     """Print what a check found, and raise what would stop the job."""
     registry = Registry(installed_plugins())
     count = len(found.errors)
@@ -43,17 +40,17 @@ def report(
     journal = list(map(_typed, found.journal))
     answer["guarantee"] = job_guarantee(sinks.values())
     answer["sinks"] = {
-        promise.sink: asdict(CheckedSink(**asdict(promise), findings=by_sink[promise.sink]))
+        promise.sink: plain(promise) | {"findings": plain(by_sink[promise.sink])}
         for promise in guarantees_of(sinks, registry)
     }
-    answer["journal"] = [asdict(finding) for finding in journal]
-    answer["findings"] = [asdict(finding) for finding in others]
-    answer["not_looked_at"] = list(not_looked_at)
+    answer["journal"] = plain(journal)
+    answer["findings"] = plain(others)
+    answer["not_looked_at"] = list(found.not_looked_at)
     print_guarantees(sinks, registry, sys.stdout)
     _print("", [*others, *journal])
     for name, findings in by_sink.items():
         _print(f"sink {name}: ", findings)
-    for unseen in not_looked_at:
+    for unseen in found.not_looked_at:
         print(f"not looked at without Spark: {unseen}")
     if refusal is not None:
         raise refusal

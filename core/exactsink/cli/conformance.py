@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import queue
 import shutil
 import sys
@@ -11,10 +10,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from exactsink.cli.plain import plain, print_json
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, ExactsinkError, Fatal
 from exactsink.job.registry import Registry, installed_plugins
@@ -50,7 +50,7 @@ def conformance(
     with suppress(OSError):  # it stays where evidence is in it
         folder.rmdir()
     if as_json:
-        print(json.dumps([_plain(play, results[play], folder) for play in plays], indent=1))
+        print_json([_body(play, results[play], folder) for play in plays])
     else:
         _sum_up(results)
     failed = [play for play in plays if results[play].outcome == "failed"]
@@ -122,9 +122,9 @@ def _report(count: str, play: _Play, result: Result, folder: Path) -> None:
         print(f"  promise: {SCENARIOS[play.scenario].promise}\n  evidence: {play.folder(folder)}", flush=True)
 
 
-def _plain(play: _Play, result: Result, folder: Path) -> dict[str, Any]:
+def _body(play: _Play, result: Result, folder: Path) -> dict[str, Any]:
     evidence = str(play.folder(folder)) if result.outcome == "failed" else None
-    return {"target": play.target, **asdict(result), "evidence": evidence}
+    return {"target": play.target, **plain(result), "evidence": evidence}
 
 
 def _sum_up(results: Mapping[_Play, Result]) -> None:

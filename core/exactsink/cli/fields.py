@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from typing import Any, get_args
 
+from exactsink.cli.plain import plain
 from exactsink.contract import Committable
 from exactsink.operate.explain import when
 from exactsink.protocol.journal.entries import Entry
@@ -57,7 +58,7 @@ def _body(record: Record, without: frozenset[str], votes: Any) -> dict[str, Any]
         elif name == "sinks":
             body[name] = {sink: _sink(decided, votes) for sink, decided in value.items()}
         else:
-            body[name] = _plain(value)
+            body[name] = plain(value)
     if isinstance(record, Action | Resolve):
         body["user"], _, body["host"] = record.who.rpartition(" on ")
     return body
@@ -84,13 +85,3 @@ def _vote(committable: Committable) -> dict[str, Any]:
         "version": committable.version,
         "payload_bytes": len(committable.payload),
     }
-
-
-def _plain(value: Any) -> Any:
-    if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(value)
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,69 +1,59 @@
-"""`exactsink indoubt`: what is in doubt, why, what is safe, and doing it. A deed without `--yes` is only shown."""
+"""`exactsink indoubt`: what is in doubt, why, what is safe, and a person's word on it."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import as_json, job_file, run_name, take_over
+from exactsink.cli.plain import plain, print_json
 from exactsink.cli.plugins import CommandGroup
 from exactsink.cli.table import print_table
-from exactsink.contract import ConfigError, InDoubtError, Lost, Prepared, Unknown
+from exactsink.contract import Lost, Prepared, Unknown
 from exactsink.job.commands import Commands
 from exactsink.operate.explain import explained, when
 from exactsink.operate.indoubt import Doubt, chosen, doubts
 from exactsink.operate.refusals import GIVEN_UP, Word, nothing_left
 from exactsink.operate.runs import batch_runs
-from exactsink.operate.settle import Settler
+from exactsink.operate.settle import ASKED_SECONDS, Settler
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
 
 __all__ = ["indoubt"]
 
-_ASKED_SECONDS = 10.0
 _SHOWN = 40
 """How many participants are listed for people; `--json` lists all."""
-
-_job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
-_run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
-_one = click.argument("reference", metavar="[REF]", required=False)
-_sink = click.option("--sink", help="All of this sink, in place of one REF.")
-_yes = click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
-_reason = click.option("--reason", default="", help="Kept in the journal.")
-_take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
-_no_journal = click.option("--no-journal", is_flag=True, help="The job's folder is gone for good.")
 
 
 @click.group(cls=CommandGroup)
 def indoubt() -> None:
-    """List what is in doubt, explain it, and commit, abort or resolve it."""
+    """List what is in doubt, explain it, and take a person's word on it; `recover` settles it."""
 
 
 @indoubt.command("list")
-@_job_file
-@_run
+@job_file
+@run_name
 @click.option("--all", "everything", is_flag=True, help="The job's batch runs, too.")
-@_no_journal
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def list_(job: str, run: str | None, everything: bool, no_journal: bool, as_json: bool) -> None:
+@as_json
+def list_(job: str, run: str | None, everything: bool, as_json: bool) -> None:
     """List what is decided and not proven committed, and what else the stores hold of the job."""
     runs = [run, *_runs(job)] if everything and run is None else [run]
     listed = []
     for name in runs:
         with _seen(job, name) as seen:
-            if no_journal and seen.log.claims:
-                seen.settler.check_abort((), frozenset(), take_over=True, without_journal=True)
             listed += [(seen, doubt) for doubt in seen.doubts]
             if not as_json:
                 _print_unseen(seen)
     if as_json:
-        print(json.dumps([_body(seen, doubt) for seen, doubt in listed], indent=1))
+        print_json(
+            [{"run": seen.opened.history.run, "reference": doubt.short, **plain(doubt)} for seen, doubt in listed]
+        )
         return
     rows = [_row(doubt, seen.opened.history.run, named=len(runs) > 1) for seen, doubt in listed]
     header = (
@@ -87,9 +77,9 @@ def list_(job: str, run: str | None, everything: bool, no_journal: bool, as_json
 
 
 @indoubt.command()
-@_job_file
+@job_file
 @click.argument("reference", metavar="REF")
-@_run
+@run_name
 def explain(job: str, reference: str, run: str | None) -> None:
     """Explain one participant: whose it is, why it is in doubt, what it blocks, what is safe, and the next command.
 
@@ -104,82 +94,15 @@ def explain(job: str, reference: str, run: str | None) -> None:
 
 
 @indoubt.command()
-@_job_file
-@_one
-@_sink
-@_run
-@_reason
-@_yes
-@_take_over
-def commit(job: str, reference: str | None, sink: str | None, run: str | None, **options: Any) -> None:
-    """Commit what is decided in a sink: its whole part of the last decision, or in all sinks without a name."""
-    with _seen(job, run) as seen:
-        meant = _meant(seen, reference, sink)
-        for doubt in meant if reference is not None else ():
-            _check_commit(doubt, job)
-        names = sorted({doubt.sink for doubt in meant if doubt.is_decided})
-        if not names and sink is None:
-            raise ConfigError("nothing decided is in doubt", next="exactsink indoubt list JOB.toml")
-        names = names or [sink or ""]
-        seen.settler.decided(names, take_over=options["take_over"])
-        if not options["yes"]:
-            _print_commit(seen, names, job)
-            return
-        done = seen.settler.commit(names, reason=options["reason"], take_over=options["take_over"])
-    for name, committables in done.items():
-        rows = sum(committable.rows for committable in committables)
-        print(f"committed: {len(committables)} participants with {rows} rows stand in sink {name}")
-
-
-@indoubt.command()
-@_job_file
-@_one
-@_sink
-@click.option("--token", "tokens", multiple=True, help="A foreign claim whose work goes, too; repeatable.")
-@_no_journal
-@_run
-@_reason
-@_yes
-@_take_over
-def abort(
-    job: str, reference: str | None, sink: str | None, tokens: tuple[str, ...], run: str | None, **options: Any
-) -> None:
-    """Abort what is proven undecided: one, all of a sink, or all. Foreign work goes by its token only."""
-    with _seen(job, run) as seen:
-        meant = _meant(seen, reference, sink)
-        if unknown := sorted(set(tokens) - {doubt.token for doubt in seen.doubts}):
-            shows = f"exactsink indoubt list {job} --json"
-            raise ConfigError(f"nothing in doubt has token {', '.join(unknown)}", next=shows)
-        if reference is None:
-            meant = [d for d in meant if not d.is_decided and (d.state == "undecided" or d.token in tokens)]
-        allowed = {"take_over": options["take_over"], "without_journal": options["no_journal"]}
-        seen.settler.check_abort(meant, frozenset(tokens), **allowed)
-        if tokens and not options["reason"]:
-            raise ConfigError("foreign work is ended for a reason", next="repeat with --reason 'TEXT'")
-        if not meant:
-            raise ConfigError(
-                "nothing undecided is in doubt", next="exactsink indoubt list JOB.toml (foreign work: --token TOKEN)"
-            )
-        if not options["yes"]:
-            _would_claim(seen)
-            for doubt in meant:
-                print(f"would abort {doubt.sink}: {doubt.ref}")
-            _say_yes()
-            return
-        swept = seen.settler.abort(meant, frozenset(tokens), reason=options["reason"], **allowed)
-    print(f"aborted: {swept} participants")
-
-
-@indoubt.command()
-@_job_file
+@job_file
 @click.option("--epoch", required=True, type=int, help="The last decided epoch.")
 @click.option("--sink", required=True, help="The sink that is in doubt.")
 @click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="What came.")
 @click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
 @click.option("--reason", required=True, help="Kept in the journal.")
-@_run
-@_yes
-@_take_over
+@run_name
+@click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
+@take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any
 ) -> None:
@@ -222,58 +145,15 @@ def _seen(job: str, run: str | None) -> Iterator[_Seen]:
     opened = Opened.of(job, run)
     settler = opened.acting(Settler)
     try:
-        seconds = _ASKED_SECONDS
-        log, views = look(opened.history, opened.sinks, settler.read, settler.whole, seconds=seconds)
+        log, views = look(opened.history, opened.sinks, settler.read, settler.whole, seconds=ASKED_SECONDS)
         yield _Seen(opened, settler, log, views)
     finally:
         settler.close()
 
 
-def _meant(seen: _Seen, reference: str | None, sink: str | None) -> Sequence[Doubt]:
-    """Return what is in doubt of one reference, of one sink, or of all."""
-    if reference is not None and sink is not None:
-        raise ConfigError("--sink is for all of a sink, REF for one participant", next="give one of the two")
-    if sink is not None and sink not in seen.opened.sinks:
-        raise ConfigError(f"the config has no sink {sink}", next="exactsink indoubt list JOB.toml")
-    if reference is not None:
-        return [chosen(seen.doubts, reference)]
-    return [doubt for doubt in seen.doubts if sink in (None, doubt.sink)]
-
-
-def _check_commit(doubt: Doubt, job: str) -> None:
-    if doubt.state in ("undecided", "foreign"):
-        raise ConfigError(
-            f"{doubt.ref} is {doubt.state}, and is never committed",
-            why="no decision of this journal names it: its rows may be written again, or by another driver",
-            next=f"exactsink indoubt explain JOB.toml {doubt.short}",
-        )
-
-
-def _print_commit(seen: _Seen, names: Sequence[str], job: str) -> None:
-    """Print what a commit would do, and end as it would."""
-    _would_claim(seen)
-    problems = [view.problem for view in seen.views if view.problem is not None and view.name in names]
-    stuck = []
-    for doubt in (doubt for doubt in seen.doubts if doubt.sink in names and doubt.is_decided):
-        if doubt.state == "prepared" and not set(doubt.held_back_by) - set(names):
-            print(f"would commit {doubt.sink}: {doubt.ref} ({doubt.rows} rows)")
-        else:
-            stuck.append(doubt)
-            print(f"could not commit {doubt.sink}: {doubt.ref} ({doubt.rows} rows): {doubt.state}")
-    if problems:
-        raise problems[0]
-    if stuck:
-        raise InDoubtError(
-            f"{len(stuck)} decided participants can't be committed now",
-            why=stuck[0].evidence or f"held back by {', '.join(stuck[0].held_back_by)}",
-            next=f"exactsink indoubt explain JOB.toml {stuck[0].short}",
-        )
-    _say_yes()
-
-
 def _print_word(seen: _Seen, word: Word) -> None:
     """Print what a word would be on, as it looks now."""
-    _would_claim(seen)
+    print(f"would claim the job (generation {seen.log.last_generation + 1})")
     on = []
     for committable, standing in seen.settler.standings(word):
         what = f"{word.sink}: {committable.ref} ({committable.rows} rows)"
@@ -293,14 +173,6 @@ def _print_word(seen: _Seen, word: Word) -> None:
     }
     print(f"would keep in the journal, with your name and reason: {len(on)} participants, {rows} rows; ", end="")
     print(deeds[word.outcome])
-    _say_yes()
-
-
-def _would_claim(seen: _Seen) -> None:
-    print(f"would claim the job (generation {seen.log.last_generation + 1})")
-
-
-def _say_yes() -> None:
     print("nothing is changed\n  next: repeat with --yes to do it")
 
 
@@ -319,7 +191,7 @@ def _runs(job: str) -> Sequence[str]:
     found = batch_runs(opened.config, opened.sinks)
     for run in found:
         if run.state == "unreadable":
-            print(f"batch run {run.job}: {run.problem}", file=sys.stderr)
+            print(f"batch run {run.job_in_ids}: {run.problem}", file=sys.stderr)
     return [run.run for run in found if run.run is not None]
 
 
@@ -328,7 +200,3 @@ def _row(doubt: Doubt, run: str | None, *, named: bool) -> Sequence[object]:
     until = "-" if doubt.deadline is None else when(doubt.deadline)
     numbers = ("-" if number is None else number for number in (doubt.epoch, doubt.rows))
     return (doubt.short, *((run or "-",) if named else ()), doubt.sink, doubt.state, *numbers, age, until, doubt.ref)
-
-
-def _body(seen: _Seen, doubt: Doubt) -> dict[str, Any]:
-    return {"run": seen.opened.history.run, "reference": doubt.short, **asdict(doubt)}

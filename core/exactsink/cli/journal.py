@@ -7,19 +7,24 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
+import click
+
+from exactsink.cli.answers import answering
 from exactsink.cli.fields import all_fields
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import as_json, job_file, run_name
+from exactsink.cli.plain import plain, print_json
+from exactsink.cli.plugins import CommandGroup
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, InDoubtError
 from exactsink.protocol.journal.entries import checked
 from exactsink.protocol.journal.journal import Journal
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["export", "show", "verify"]
+__all__ = ["journal"]
 
 _COPIES = (
     "bring those entries back from a copy of the journal; without one, move the journal away, and "
@@ -27,12 +32,26 @@ _COPIES = (
 )
 
 
-def verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
-    """Print what is wrong with the journal's entries, and who reads those. Raises InDoubtError where anything is."""
+@click.group(cls=CommandGroup)
+def journal() -> None:
+    """Look into a job's journal, wherever it is kept. Changes nothing."""
+
+
+@journal.command()
+@job_file
+@run_name
+@as_json
+def verify(job: str, run: str | None, as_json: bool) -> None:
+    """Check every entry, its sum and its chain; say which damaged ones matter."""
+    with answering(as_json) as answer:
+        _verify(job, run, answer)
+
+
+def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
     with _journal(path, run) as journal:
         stands, problems = checked(journal.entries())
     gaps = [[before + 1, after - 1] for before, after in pairwise((-1, *stands)) if after - before > 1]
-    answer |= {"entries": len(stands), "gaps": gaps, "problems": [asdict(problem) for problem in problems]}
+    answer |= {"entries": len(stands), "gaps": gaps, "problems": plain(problems)}
     deleted = f"; deleted or absent: {_ranges(gaps)}" if gaps else ""
     print(f"{len(stands)} entries stand, {len(problems)} problems{deleted}")
     if problems:
@@ -45,22 +64,29 @@ def verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
         )
 
 
-def show(path: str, run: str | None, seq: int) -> None:
-    """Print one entry whole, as JSON; payloads as sizes."""
-    with _journal(path, run) as journal:
+@journal.command()
+@job_file
+@click.argument("seq", type=int)
+@run_name
+def show(job: str, seq: int, run: str | None) -> None:
+    """Print one entry whole, as JSON; payloads of votes as sizes."""
+    with _journal(job, run) as journal:
         found = next((entry for entry in journal.entries() if entry.seq == seq), None)
     if found is None:
         raise ConfigError(f"the journal has no entry {seq}", next="`exactsink history JOB.toml` lists those that stand")
     if found.record is None:
         body = {"seq": seq, "kind": "damaged", "problem": found.problem, "bytes": len(found.data)}
-        print(json.dumps(body, indent=1))
+        print_json(body)
         raise InDoubtError(found.problem, next="exactsink journal verify JOB.toml")
-    print(json.dumps(all_fields(found.record), indent=1))
+    print_json(all_fields(found.record))
 
 
-def export(path: str, run: str | None) -> None:
-    """Write every entry that stands to stdout, a line each: as it is, or a damaged one's bytes in base64."""
-    with _journal(path, run) as journal:
+@journal.command()
+@job_file
+@run_name
+def export(job: str, run: str | None) -> None:
+    """Write every entry that stands to stdout, a JSON line each."""
+    with _journal(job, run) as journal:
         for entry in journal.entries():
             if entry.record is not None:
                 print(entry.data.decode())

@@ -18,43 +18,36 @@ from typing import Any
 import click
 
 from exactsink import __version__
-from exactsink.cli import adopt as adopt_command
-from exactsink.cli import backends as backends_command
-from exactsink.cli import barrier as barrier_command
 from exactsink.cli import check_driver
-from exactsink.cli import history as history_command
 from exactsink.cli import init as init_command
-from exactsink.cli import journal as journal_command
-from exactsink.cli import rebase as rebase_command
-from exactsink.cli import recover as recover_command
-from exactsink.cli import runs as runs_command
-from exactsink.cli import schema as schema_command
-from exactsink.cli import status as status_command
-from exactsink.cli import stop as stop_command
-from exactsink.cli import verify as verify_command
+from exactsink.cli.adopt import adopt
 from exactsink.cli.answers import answering, one_document
+from exactsink.cli.backends import backends
+from exactsink.cli.barrier import barrier
+from exactsink.cli.history import history
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.init_plugin import ROADS, init_plugin
+from exactsink.cli.journal import journal
+from exactsink.cli.options import as_json, job_file
 from exactsink.cli.plugins import PluginCommands
+from exactsink.cli.rebase import rebase
+from exactsink.cli.recover import recover
+from exactsink.cli.runs import runs
+from exactsink.cli.schema import schema
+from exactsink.cli.status import status
+from exactsink.cli.stop import stop
 from exactsink.cli.streams import watched_streams
+from exactsink.cli.verify import verify_job
 from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkError
 from exactsink.job.config.model import NEW_NAME
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 from exactsink.operate.asking import exit_though_asking
-from exactsink.operate.views import ASKED_SECONDS
 
 __all__ = ["cli", "main"]
 
 EXIT_INTERRUPTED = 130
 _LOG = logging.getLogger("exactsink")
-
-_job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
-_run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
-_take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
-_reason = click.option("--reason", default="", help="Kept in the journal.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -77,8 +70,8 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 
 
 @cli.command()
-@_job_file
-@_as_json
+@job_file
+@as_json
 def run(job: str, as_json: bool) -> None:
     """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
@@ -87,21 +80,9 @@ def run(job: str, as_json: bool) -> None:
 
 
 @cli.command()
-@_job_file
-@_run
-@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="In place of [job] stop_within.")
-def stop(job: str, run: str | None, within: float | None) -> None:
-    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has.
-
-    A batch run that is not decided in time is given up: the next call writes it.
-    """
-    stop_command.stop(job, run, within)
-
-
-@cli.command()
-@_job_file
+@job_file
 @click.option("--no-spark", is_flag=True, help="Look at what the driver alone can see, within 5 s; list the rest.")
-@_as_json
+@as_json
 def check(job: str, no_spark: bool, as_json: bool) -> None:
     """Check a job's config, sinks and targets without writing a row."""
     with answering(as_json) as answer:
@@ -123,161 +104,6 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 
 
 @cli.command()
-@_job_file
-@_run
-@click.option("--all", "everything", is_flag=True, help="Former sinks and batch runs, too.")
-@click.option(
-    "--within",
-    type=click.FloatRange(min=0.1),
-    default=ASKED_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long each sink may take to answer.",
-)
-@_as_json
-def status(job: str, run: str | None, everything: bool, within: float, as_json: bool) -> None:
-    """Report how far a job is, who drives it, and what of its last epoch is not proven committed.
-
-    Ends with 0 while nobody is needed: all is proven, or a driver is at work. Changes nothing.
-    """
-    status_command.status(job, run, as_json, within, everything=everything)
-
-
-@cli.command()
-@_job_file
-@_as_json
-def runs(job: str, as_json: bool) -> None:
-    """List a job's batch runs, and how far each is."""
-    runs_command.runs(job, as_json)
-
-
-@cli.command()
-@_job_file
-@_run
-@click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records.")
-@_as_json
-def history(job: str, run: str | None, last: int, as_json: bool) -> None:
-    """List a job's claims, decisions and notes."""
-    history_command.history(job, run, last, as_json)
-
-
-@cli.command()
-@_job_file
-@_run
-@_dry_run
-@_take_over
-@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
-@_reason
-@_as_json
-def recover(
-    job: str,
-    run: str | None,
-    dry_run: bool,
-    take_over: bool,
-    sweep_tokens: tuple[str, ...],
-    reason: str,
-    as_json: bool,
-) -> None:
-    """Commit what is decided and sweep what is not, in every sink that answers, without Spark."""
-    with answering(as_json) as answer:
-        options: dict[str, Any] = {"dry_run": dry_run, "take_over": take_over, "sweep_tokens": sweep_tokens}
-        recover_command.recover(job, run, reason, answer, **options)
-
-
-@cli.group()
-def journal() -> None:
-    """Look into a job's journal, wherever it is kept. Changes nothing."""
-
-
-@journal.command("verify")
-@_job_file
-@_run
-@_as_json
-def journal_verify(job: str, run: str | None, as_json: bool) -> None:
-    """Check every entry, its sum and its chain; say which damaged ones matter."""
-    with answering(as_json) as answer:
-        journal_command.verify(job, run, answer)
-
-
-@journal.command("show")
-@_job_file
-@click.argument("seq", type=int)
-@_run
-def journal_show(job: str, seq: int, run: str | None) -> None:
-    """Print one entry whole, as JSON; payloads of votes as sizes."""
-    journal_command.show(job, run, seq)
-
-
-@journal.command("export")
-@_job_file
-@_run
-def journal_export(job: str, run: str | None) -> None:
-    """Write every entry that stands to stdout, a JSON line each."""
-    journal_command.export(job, run)
-
-
-@cli.command()
-@_job_file
-@_take_over
-@_reason
-@_as_json
-def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
-    """Let a job's epochs go on with another checkpoint than the one its journal belongs to."""
-    with answering(as_json) as answer:
-        adopt_command.adopt(job, reason, answer, take_over=take_over)
-
-
-@cli.command()
-@_job_file
-@_run
-@click.option(
-    "--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What its target holds: an epoch, birth or none."
-)
-@click.option("--batch", type=int, help="The next batch of the checkpoint.")
-@_reason
-@click.option("--yes", is_flag=True, help="Do it: what the targets hold is the truth from here on.")
-@_dry_run
-@_take_over
-def rebase(
-    job: str,
-    run: str | None,
-    named: tuple[str, ...],
-    batch: int | None,
-    reason: str,
-    yes: bool,
-    dry_run: bool,
-    take_over: bool,
-) -> None:
-    """Show what every target holds, and which rows would be missing or doubled; with --sink, go on from there."""
-    rebase_command.rebase(job, run, named, batch, reason, confirmed=yes, dry_run=dry_run, take_over=take_over)
-
-
-cli.add_command(indoubt)
-
-
-@cli.command()
-@_job_file
-@_run
-@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this one; the last decided one by default.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
-@_as_json
-def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
-    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
-    barrier_command.barrier(job, run, epoch, timeout, as_json)
-
-
-@cli.command()
-@_job_file
-@_run
-@click.option("--epochs", default="..", metavar="A..B", help="These; all that the journal speaks of by default.")
-@click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
-@_as_json
-def verify(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
-    """Hold each decided epoch against what every target holds now: proven, differs, or can't be known."""
-    verify_command.verify_job(job, run, epochs, deep, as_json)
-
-
-@cli.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
 @click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
@@ -295,26 +121,12 @@ def init(folder: str, name: str, plugin: str | None, road: str) -> None:
 
 
 @cli.command()
-@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there; to stdout else.")
-def schema(output: str | None) -> None:
-    """Print the JSON schema of a job's file, by which editors complete and check it."""
-    schema_command.schema(output)
-
-
-@cli.command()
-@_as_json
-def backends(as_json: bool) -> None:
-    """List the installed backends, the broken ones with their problem."""
-    backends_command.backends(as_json)
-
-
-@cli.command()
 @click.argument("backend", metavar="NAME")
 @click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Play so many side by side.")
 @click.option("--evidence", metavar="FOLDER", help="Keep what failed scenarios leave here; by default in a new folder.")
-@_as_json
+@as_json
 def conformance(
     backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, evidence: str | None, as_json: bool
 ) -> None:
@@ -327,6 +139,12 @@ def conformance(
 def script() -> None:
     """Print the file to give to spark-submit: spark-submit "$(exactsink script)" run JOB.toml"""
     click.echo(str(Path(__file__).with_name("submit.py")))
+
+
+for _command in (
+    *(adopt, backends, barrier, history, indoubt, journal, rebase, recover, runs, schema, status, stop, verify_job),
+):
+    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from exactsink.contract import ConfigError, ExactsinkError, Fatal, JobSinks, Ret
 from exactsink.job.commands import Commands
 from exactsink.job.registry import Registry, installed_plugins
 
-__all__ = ["CommandGroup", "PluginCommands", "commands_now"]
+__all__ = ["CommandGroup", "JobCommand", "PluginCommands", "commands_now"]
 
 _RIGHTS = "let this user, or its keys and credentials (AWS_*, a profile, a role), list and read there"
 _FIXES = {
@@ -28,7 +28,7 @@ _A_JOB = "JOB.toml"
 _UNCUT = 1000  # characters; click takes 45 or what the line has left
 
 
-class _JobCommand(click.Command):
+class JobCommand(click.Command):
     """A command that knows for which job, and batch run, it was called."""
 
     def invoke(self, context: click.Context) -> Any:
@@ -39,7 +39,7 @@ class _JobCommand(click.Command):
 class CommandGroup(click.Group):
     """A group whose help shows the whole first sentence of each command: click cuts it."""
 
-    command_class = _JobCommand
+    command_class = JobCommand
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         found = {name: self.get_command(context, name) for name in self.list_commands(context)}

@@ -6,32 +6,41 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 
+import click
+
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import command, dry_run, job_file, reason, run_name, take_over
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError
 from exactsink.operate.actions import Operator
 from exactsink.operate.rebase import RebasePlan
-from exactsink.operate.views import holdings
 
 __all__ = ["rebase"]
 
 
+@command()
+@job_file
+@run_name
+@click.option(
+    "--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What its target holds: an epoch, birth or none."
+)
+@click.option("--batch", type=int, help="The next batch of the checkpoint.")
+@reason
+@click.option("--yes", is_flag=True, help="Do it: what the targets hold is the truth from here on.")
+@dry_run
+@take_over
 def rebase(
-    path: str,
+    job: str,
     run: str | None,
     named: Sequence[str],
     batch: int | None,
     reason: str,
-    *,
-    confirmed: bool,
+    yes: bool,
     dry_run: bool,
     take_over: bool,
 ) -> None:
-    """Print what every target holds, and what it means to go on from there; with `named` and `confirmed`, do so.
-
-    With `dry_run` say what would be done, and change nothing.
-    """
-    opened = Opened.of(path, run)
+    """Show what every target holds, and which rows would be missing or doubled; with --sink, go on from there."""
+    opened = Opened.of(job, run)
     words = dict(map(_pair, named))
     with closing(opened.operator()) as operator:
         plan = operator.rebase_plan(take_over=take_over or not (dry_run or words))
@@ -43,7 +52,7 @@ def rebase(
             return
         if not words:
             return
-        if not confirmed:
+        if not yes:
             raise ConfigError(
                 "this can't be undone: the journal goes on from what the targets hold",
                 why="rows that are missing there are not written again, and rows that come again are doubled",
@@ -83,7 +92,7 @@ def _print_plan(opened: Opened, operator: Operator, plan: RebasePlan) -> None:
             print(f"would {finishes} what is left of epoch {decision.epoch} in {kept}")
         if over:
             print(f"would end epoch {decision.epoch} in {over}: nothing more of it is committed there")
-    for holding in holdings(opened.history, opened.sinks, operator.read(), operator.whole):
+    for holding in (holding for truth in plan.sinks for holding in truth.view.held):
         if holding.whose == "decided" and holding.sink in plan.keeps:
             continue
         deed = "refuse" if holding.whose == "foreign" else "sweep"

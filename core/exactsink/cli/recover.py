@@ -5,57 +5,84 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Any
 
-from exactsink.cli.answers import settled
+import click
+
+from exactsink.cli.answers import answering, settled
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import as_json, command, dry_run, job_file, reason, run_name, take_over
 from exactsink.cli.table import print_table
+from exactsink.contract import ConfigError
 from exactsink.operate.recovery import Recovery
+from exactsink.operate.settle import Settler
 
 __all__ = ["recover"]
 
 
+@command()
+@job_file
+@run_name
+@click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
+@click.option("--ref", "references", multiple=True, help="Settle this participant only; repeatable.")
+@click.option("--yes", is_flag=True, help="Do what --sink or --ref mean; else it is only shown.")
+@dry_run
+@take_over
+@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
+@reason
+@as_json
 def recover(
-    path: str,
+    job: str,
     run: str | None,
-    reason: str,
-    answer: dict[str, Any],
-    *,
+    sinks: Sequence[str],
+    references: Sequence[str],
+    yes: bool,
     dry_run: bool,
     take_over: bool,
     sweep_tokens: Sequence[str],
+    reason: str,
+    as_json: bool,
 ) -> None:
-    """Settle what is in doubt in each sink that answers, or with `dry_run` say what would be done and change nothing.
+    """Commit what is decided and sweep what is not, in every sink that answers, without Spark.
 
-    Raises what is left to do.
+    A sink means those that come before it, too. A participant that is decided means its sink's part of the decision;
+    REF is its short form or its name, as `exactsink indoubt list` has them, or the beginning of either.
     """
-    answer |= {"job": None, "run": run, "dry_run": dry_run}
-    opened = Opened.of(path, run)
-    answer["job"] = opened.config.job.name
-    with closing(opened.operator()) as operator:
-        is_empty = not operator.read().claims
-        tokens = frozenset(sweep_tokens)
-        if dry_run:
-            print("nothing is changed; recover would come to:")
-            recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens)
-        else:
-            recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason)
-    answer |= settled(recovery)
-    if is_empty and recovery.left() is None and not any(sink.swept for sink in recovery.settled):
-        if run is not None:
-            raise opened.unknown_run()
-        print("nothing to recover: the journal is empty, and no sink holds work of this job")
-        return
-    _print(recovery)
-    if (left := recovery.left()) is not None:
-        raise left
+    shown = dry_run or (bool(sinks or references) and not yes)
+    with answering(as_json) as answer:
+        answer |= {"job": None, "run": run, "dry_run": shown}
+        opened = Opened.of(job, run)
+        answer["job"] = opened.config.job.name
+        with closing(opened.acting(Settler)) as operator:
+            is_empty = not operator.read().claims
+            tokens = frozenset(sweep_tokens)
+            part = operator.part(sinks, references, tokens, take_over=take_over)
+            if part is not None and tokens and not reason:
+                raise ConfigError("foreign work is ended for a reason", next="repeat with --reason 'TEXT'")
+            if shown:
+                print("nothing is changed; recover would come to:")
+                recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens, part=part)
+            else:
+                recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason, part=part)
+        answer |= settled(recovery)
+        if is_empty and recovery.left() is None and not any(sink.swept for sink in recovery.settled):
+            if run is not None:
+                raise opened.unknown_run()
+            print("nothing to recover: the journal is empty, and no sink holds work of this job")
+            return
+        _print(recovery)
+        if (left := recovery.left()) is not None:
+            raise left
 
 
 def _print(recovery: Recovery) -> None:
     rows = [[s.sink, s.committed, s.stood, s.lost, s.swept, s.left or "nothing"] for s in recovery.settled]
     print_table(("sink", "committed", "stood already", "lost", "swept", "left to do"), rows, sys.stdout)
-    if recovery.left() is None:
-        recovered, is_, stays = ("", "would be", "would be") if recovery.planned else ("recovered: ", "is", "is")
-        done = f"epoch {recovery.epoch} {is_} committed in every sink"
-        epoch = "none is decided" if recovery.epoch is None else done
-        print(f"{recovered}{epoch}, and nothing {stays} in doubt")
+    if recovery.left() is not None:
+        return
+    recovered, is_, stays = ("", "would be", "would be") if recovery.planned else ("recovered: ", "is", "is")
+    if recovery.part is not None:
+        print(f"{recovered}this part of the job {is_} settled" + "; repeat with --yes to do it" * recovery.planned)
+        return
+    done = f"epoch {recovery.epoch} {is_} committed in every sink"
+    epoch = "none is decided" if recovery.epoch is None else done
+    print(f"{recovered}{epoch}, and nothing {stays} in doubt")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
+
+from exactsink.cli.options import command
 from exactsink.contract import ConfigError
 from exactsink.job.config.schema import job_schema
 from exactsink.job.registry import Registry, installed_plugins
@@ -12,8 +15,10 @@ from exactsink.job.registry import Registry, installed_plugins
 __all__ = ["schema", "schema_text"]
 
 
+@command()
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there; to stdout else.")
 def schema(output: str | None) -> None:
-    """Print the schema, or write it to a file in the place of what it held. Raises ConfigError where it can't."""
+    """Print the JSON schema of a job's file, by which editors complete and check it."""
     if output is None:
         print(schema_text(), end="")
         return

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import click
+
 from exactsink.cli.opened import Opened
-from exactsink.cli.runs import print_runs, run_bodies
+from exactsink.cli.options import as_json, command, job_file, run_name
+from exactsink.cli.plain import plain, print_json
+from exactsink.cli.runs import print_runs
 from exactsink.cli.table import print_table
 from exactsink.contract import ExactsinkError, Lost, Unknown
 from exactsink.job.driver import identity_of
 from exactsink.observe.state import LIVE_SECONDS
 from exactsink.operate.health import Health, health_of
 from exactsink.operate.runs import BatchRun, batch_runs
-from exactsink.operate.views import SinkView, look, word_of
+from exactsink.operate.views import ASKED_SECONDS, SinkView, look, word_of
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.sinks import check_identity
@@ -31,12 +34,25 @@ _COUNTS = ("committed", "prepared", "lost", "unknown", "not asked")
 _HELD = ("undecided", "foreign")
 
 
-def status(path: str, run: str | None, as_json: bool, within: float, *, everything: bool = False) -> None:
-    """Print the job's state; each sink has `within` seconds to answer. With `everything`, batch runs and former sinks.
+@command()
+@job_file
+@run_name
+@click.option("--all", "everything", is_flag=True, help="Former sinks and batch runs, too.")
+@click.option(
+    "--within",
+    type=click.FloatRange(min=0.1),
+    default=ASKED_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long each sink may take to answer.",
+)
+@as_json
+def status(job: str, run: str | None, everything: bool, within: float, as_json: bool) -> None:
+    """Report how far a job is, who drives it, and what of its last epoch is not proven committed.
 
-    Raises what stands in the way of the next epoch, if a person has to act, or to start the job.
+    Ends with 0 while nobody is needed: all is proven, or a driver is at work. Changes nothing.
     """
-    opened = Opened.of(path, run)
+    opened = Opened.of(job, run)
     with closing(opened.operator()) as operator:
         _check_known(opened, operator.read())
         log, views = look(opened.history, opened.sinks, operator.read, operator.whole, seconds=within)
@@ -49,8 +65,8 @@ def status(path: str, run: str | None, as_json: bool, within: float, *, everythi
     refusal = next(filter(None, [health.refusal, *(run.problem for run in runs)]), None)
     body = _body(opened, log, state, shown, health) | {"exit_code": refusal.exit_code if refusal else 0}
     if as_json:
-        more = {"earlier_sinks": former, "batch_runs": run_bodies(runs)} if everything else {}
-        print(json.dumps(body | more, indent=1))
+        more = {"earlier_sinks": former, "batch_runs": runs} if everything else {}
+        print_json(body | more)
     else:
         _print(body, shown)
         if everything:
@@ -113,18 +129,7 @@ def _sink(view: SinkView) -> dict[str, Any]:
             {"ref": committable.ref, "rows": committable.rows, "state": word, "evidence": evidence}
             for committable, word, evidence in _decided(view)
         ],
-        "held": [
-            {
-                "ref": holding.participant.ref,
-                "state": holding.whose,
-                "generation": holding.participant.generation,
-                "token": holding.participant.token,
-                "epoch": holding.participant.epoch,
-                "age_seconds": holding.participant.age_seconds,
-                "deadline": holding.participant.deadline,
-            }
-            for holding in view.held
-        ],
+        "held": [{"state": holding.whose, **plain(holding.participant)} for holding in view.held],
     }
 
 

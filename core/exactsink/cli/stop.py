@@ -6,7 +6,10 @@ import os
 import platform
 import time
 
+import click
+
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import command, job_file, run_name
 from exactsink.contract import Retryable
 from exactsink.job.config import load_config
 from exactsink.job.driver import user_name
@@ -23,16 +26,20 @@ _MORE_SECONDS = 45.0
 """How long a driver may take beside its epoch: to see the request on an object store, and to end Spark."""
 
 
-def stop(path: str, run: str | None, within: float | None) -> None:
-    """Ask, and wait. Raises Retryable when the driver has not ended in time, or another one runs by then.
+@command()
+@job_file
+@run_name
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="In place of [job] stop_within.")
+def stop(job: str, run: str | None, within: float | None) -> None:
+    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has.
 
-    A stream's ends after its epoch. A batch run has one: that ends, or is given up undecided once the time is over.
+    A batch run that is not decided in time is given up: the next call writes it.
     """
-    config, _ = load_config(path)
+    config, _ = load_config(job)
     history = JobHistory.of(config, run)
     state = history.last_state()
     if state is None and run is not None:
-        raise Opened.of(path, run).unknown_run()
+        raise Opened.of(job, run).unknown_run()
     if state is None or _is_over(state):
         print(f"nothing to stop: {_ended(state)}")
         return

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+import click
+
 from exactsink.cli.opened import Opened
+from exactsink.cli.options import as_json, command, job_file, run_name
+from exactsink.cli.plain import plain, print_json
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, InDoubtError
-from exactsink.operate.verify import CheckedEpoch, CheckedSink, Verdict, Verification, verify
+from exactsink.operate.verify import CheckedSink, Verdict, Verification, verify
 
 __all__ = ["verify_job"]
 
@@ -20,12 +23,18 @@ _WORDS: dict[Verdict, str] = {"proven": "proven", "differs": "differs", "unknown
 _EPOCHS = re.compile(r"(?P<one>\d+)|(?P<first>\d*)\.\.(?P<last>\d*)")
 
 
-def verify_job(path: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
-    """Print each sink's epochs. Raises InDoubtError when a target differs, and what kept a sink from being asked."""
-    opened = Opened.of(path, run)
+@command("verify")
+@job_file
+@run_name
+@click.option("--epochs", default="..", metavar="A..B", help="These; all that the journal speaks of by default.")
+@click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
+@as_json
+def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
+    """Hold each decided epoch against what every target holds now: proven, differs, or can't be known."""
+    opened = Opened.of(job, run)
     found = verify(opened.history, opened.sinks, *_range(epochs), deep=deep)
     if as_json:
-        print(json.dumps(_body(opened, found), indent=1))
+        print_json(_body(opened, found))
     else:
         _print(found)
     if found.differs:
@@ -73,10 +82,10 @@ def _rows(sink: CheckedSink) -> Iterator[Sequence[object]]:
     for (verdict, why), group in groupby(sink.epochs, lambda one: (one.verdict, one.why)):
         epochs = list(group)
         first, last = epochs[0].epoch, epochs[-1].epoch
-        counts = [one.found for one in epochs if one.found is not None]
+        counts = [one.found_rows for one in epochs if one.found_rows is not None]
         rows = sum(counts) if len(counts) == len(epochs) else "-"
         named = first if first == last else f"{first}..{last}"
-        yield sink.sink, named, _WORDS[verdict], sum(one.decided for one in epochs), rows, why
+        yield sink.sink, named, _WORDS[verdict], sum(one.decided_rows for one in epochs), rows, why
 
 
 def _body(opened: Opened, found: Verification) -> dict[str, Any]:
@@ -88,23 +97,6 @@ def _body(opened: Opened, found: Verification) -> dict[str, Any]:
         "damaged_entries": found.damaged,
         **{verdict: found.count(verdict) for verdict in _WORDS},
         "sinks": {
-            sink.sink: {
-                "mark": sink.mark,
-                "mark_differs": sink.differs,
-                "error": None if sink.error is None else str(sink.error),
-                "epochs": [_epoch(checked) for checked in sink.epochs],
-            }
-            for sink in found.sinks
+            sink.sink: {name: value for name, value in plain(sink).items() if name != "sink"} for sink in found.sinks
         },
-    }
-
-
-def _epoch(checked: CheckedEpoch) -> dict[str, Any]:
-    return {
-        "epoch": checked.epoch,
-        "verdict": checked.verdict,
-        "decided_rows": checked.decided,
-        "found_rows": checked.found,
-        "decided_digest": f"{checked.digest:016x}",
-        "why": checked.why,
     }

@@ -36,6 +36,16 @@ class Metric:
 
 
 _JOB, _SINK = ("job",), ("job", "sink")
+
+
+def _metric(name: str, labels: tuple[str, ...], unit: str, source: str, help: str, dotted: str = "") -> Metric:
+    """Make a metric; `source` is the event that feeds it, and behind a dot the field that holds its value."""
+    event, _, field = source.partition(".")
+    kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
+    dotted = dotted or name.removesuffix("_total")
+    return Metric(f"exactsink_{name}", f"exactsink.{dotted}", kind, labels, unit, help, event, field)
+
+
 PHASE = Metric(
     "exactsink_phase_seconds",
     "exactsink.phase.duration",
@@ -46,160 +56,80 @@ PHASE = Metric(
     "every point",
     "seconds",
 )
-_EPOCHS = Metric(
-    "exactsink_epochs_total",
-    "exactsink.epochs",
-    "counter",
-    _JOB,
-    "{epoch}",
-    "Epochs that this process decided, counted once when complete.",
-    "return",
+_EPOCHS = _metric(
+    "epochs_total", _JOB, "{epoch}", "return", "Epochs that this process decided, counted once when complete."
 )
-_ROWS = Metric(
-    "exactsink_rows_total",
-    "exactsink.rows",
-    "counter",
+_ROWS = _metric(
+    "rows_total",
     _SINK,
     "{row}",
+    "return.rows",
     "Rows of the epochs that this process decided, counted once when complete.",
-    "return",
-    "rows",
 )
-_BYTES = Metric(
-    "exactsink_bytes_total",
-    "exactsink.bytes",
-    "counter",
+_BYTES = _metric(
+    "bytes_total",
     _SINK,
     "By",
+    "written.bytes",
     "Bytes of those rows, as Arrow has them in memory when a sink's writers get them.",
-    "written",
-    "bytes",
 )
-_LOST = Metric(
-    "exactsink_lost_votes_total",
-    "exactsink.lost_votes",
-    "counter",
+_LOST = _metric(
+    "lost_votes_total",
     _SINK,
     "{vote}",
-    "Decided participants that their store lost; each is counted once, though several commits meet it.",
     "vote_lost",
+    "Decided participants that their store lost; each is counted once, though several commits meet it.",
 )
-_COMPLETE = Metric(
-    "exactsink_complete_epoch",
-    "exactsink.complete_epoch",
-    "gauge",
-    _JOB,
-    "{epoch}",
-    "The last epoch that this process saw complete in every sink.",
-    "complete",
+_COMPLETE = _metric(
+    "complete_epoch", _JOB, "{epoch}", "complete", "The last epoch that this process saw complete in every sink."
 )
 _DIRECT = (
-    Metric(
-        "exactsink_skipped_total",
-        "exactsink.skipped",
-        "counter",
-        _JOB,
-        "{epoch}",
-        "Batches that were decided before, and only finished.",
-        "epoch_skipped",
-    ),
-    Metric(
-        "exactsink_replayed_total",
-        "exactsink.replayed",
-        "counter",
-        _JOB,
-        "{vote}",
-        "Votes written again in place of lost ones.",
-        "redecided",
-        "participants",
-    ),
-    Metric(
-        "exactsink_commit_retries_total",
-        "exactsink.commit.retries",
-        "counter",
+    _metric("skipped_total", _JOB, "{epoch}", "epoch_skipped", "Batches that were decided before, and only finished."),
+    _metric("replayed_total", _JOB, "{vote}", "redecided.participants", "Votes written again in place of lost ones."),
+    _metric(
+        "commit_retries_total",
         _SINK,
         "{retry}",
-        "Commits that failed and were tried again.",
         "commit_retried",
+        "Commits that failed and were tried again.",
+        "commit.retries",
     ),
-    Metric(
-        "exactsink_swept_total",
-        "exactsink.swept",
-        "counter",
-        _SINK,
-        "{participant}",
-        "Undecided participants that were aborted.",
-        "swept",
-        "participants",
-    ),
-    Metric(
-        "exactsink_quarantined_rows_total",
-        "exactsink.quarantined_rows",
-        "counter",
+    _metric("swept_total", _SINK, "{participant}", "swept.participants", "Undecided participants that were aborted."),
+    _metric(
+        "quarantined_rows_total",
         _SINK,
         "{row}",
+        "quarantined.rows",
         "Rows of decided epochs that the sink can't hold, and that went to its quarantine.",
-        "quarantined",
-        "rows",
     ),
-    Metric(
-        "exactsink_fenced_total",
-        "exactsink.fenced",
-        "counter",
-        _JOB,
-        "{driver}",
-        "How often a driver in this process was fenced by another.",
-        "fenced",
+    _metric("fenced_total", _JOB, "{driver}", "fenced", "How often a driver in this process was fenced by another."),
+    _metric(
+        "restarts_total", _JOB, "{restart}", "query_restarted", "How often the query was started again after an error."
     ),
-    Metric(
-        "exactsink_restarts_total",
-        "exactsink.restarts",
-        "counter",
-        _JOB,
-        "{restart}",
-        "How often the query was started again after an error.",
-        "query_restarted",
-    ),
-    Metric(
-        "exactsink_in_doubt",
-        "exactsink.in_doubt",
-        "gauge",
+    _metric(
+        "in_doubt",
         _SINK,
         "{participant}",
+        "in_doubt.participants",
         "Participants that the sink held begun or prepared after the last sweep.",
-        "in_doubt",
-        "participants",
     ),
-    Metric(
-        "exactsink_in_doubt_oldest_seconds",
-        "exactsink.in_doubt.oldest",
-        "gauge",
+    _metric(
+        "in_doubt_oldest_seconds",
         _SINK,
         "s",
+        "in_doubt.oldest_age_seconds",
         "Age of the oldest of them at that sweep; 0 when there is none, -1 when the store reports no age.",
-        "in_doubt",
-        "oldest_age_seconds",
+        "in_doubt.oldest",
     ),
-    Metric(
-        "exactsink_seconds_to_deadline",
-        "exactsink.deadline.left",
-        "gauge",
+    _metric(
+        "seconds_to_deadline",
         _SINK,
         "s",
+        "deadline.seconds",
         "Time that was left, at the last vote, until the store may drop the earliest participant.",
-        "deadline",
-        "seconds",
+        "deadline.left",
     ),
-    Metric(
-        "exactsink_generation",
-        "exactsink.generation",
-        "gauge",
-        _JOB,
-        "{generation}",
-        "Generation of this process's last claim.",
-        "claimed",
-        "generation",
-    ),
+    _metric("generation", _JOB, "{generation}", "claimed.generation", "Generation of this process's last claim."),
 )
 METRICS = (_EPOCHS, _ROWS, _BYTES, PHASE, _COMPLETE, _LOST, *_DIRECT)
 """Every metric that exactsink keeps: all exporters have these and no others."""

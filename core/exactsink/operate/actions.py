@@ -30,7 +30,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, other_journal
 from exactsink.protocol.journal.records import Action, Clean, Complete, Identity, Settled
 from exactsink.protocol.marks import Marks
-from exactsink.protocol.reach import Reach, Start
+from exactsink.protocol.reach import Part, Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, committer_of
 from exactsink.protocol.sweep import Sweep
 from exactsink.toolkit.waiting import backoff
@@ -75,30 +75,41 @@ class Operator:
         problem = ask_all({"checkpoint": call}, seconds).get("checkpoint")
         return problem if isinstance(problem, LineageError) else None
 
-    def recover(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), reason: str = "") -> Recovery:
+    def recover(
+        self,
+        *,
+        take_over: bool,
+        sweep_tokens: frozenset[str] = frozenset(),
+        reason: str = "",
+        part: Part | None = None,
+    ) -> Recovery:
         """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
 
         A sink that gives no answer is set aside, and then nothing is swept; `left` of the result says so, and which
         votes are lost: only the job has their rows. A batch run whose sinks are all committed is complete then.
         `sweep_tokens` are foreign tokens whose work goes too; an empty
-        journal is claimed only to sweep those. Idempotent. Raises Fenced while a driver may live, unless `take_over`.
+        journal is claimed only to sweep those. With a `part` nothing else is committed or aborted, and the job is not
+        left clean. Idempotent. Raises Fenced while a driver may live, unless `take_over`.
         """
         log = self._journal.read()
         self._refuse_live(take_over, log)
         self._refuse_unknown(sweep_tokens)
         if not log.claims:
-            return self._recover_unclaimed(sweep_tokens, reason)
-        with self._claimed(log.query_id or "", sweep_tokens, sets_aside=True) as start:
-            recovery = self._recovery(start)
-            if self._history.run is not None and recovery.epoch is not None and recovery.left() is None:
+            return self._recover_unclaimed(sweep_tokens, reason, part)
+        with self._claimed(log.query_id or "", sweep_tokens, part, sets_aside=True) as start:
+            recovery = self._recovery(start, part)
+            whole_run = self._history.run is not None and part is None
+            if whole_run and recovery.epoch is not None and recovery.left() is None:
                 self._complete_run(recovery.epoch)
             swept = f", and swept the tokens {', '.join(sorted(sweep_tokens))}" if sweep_tokens else ""
             left = [sink.sink for sink in recovery.settled if sink.left]
             but = f", but for {', '.join(left)}" if left else swept
-            self._keep("recover", f"recovered by an operator{but}", reason, recovery.settled)
+            self._keep("recover", f"recovered by an operator{_in_part(part)}{but}", reason, recovery.settled)
         return recovery
 
-    def recovery_plan(self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset()) -> Recovery:
+    def recovery_plan(
+        self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), part: Part | None = None
+    ) -> Recovery:
         """Return what `recover` would do, and raise what it would. Changes nothing."""
         log = self._journal.read()
         if not take_over:
@@ -108,19 +119,20 @@ class Operator:
         import_clients(self._sinks, self._history.job)
         views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS)
         if not log.claims:
-            return self._recovery(planned_sweep(views, log, sweep_tokens), planned=True)
+            return self._recovery(planned_sweep(views, log, sweep_tokens, part), part, planned=True)
         done = log.decision is not None and self._done()(log.decision.epoch)
-        return self._recovery(planned(views, self._sinks, log, sweep_tokens, source_done=done), planned=True)
+        start = planned(views, self._sinks, log, sweep_tokens, part, source_done=done)
+        return self._recovery(start, part, planned=True)
 
-    def _recover_unclaimed(self, sweep_tokens: frozenset[str], reason: str) -> Recovery:
+    def _recover_unclaimed(self, sweep_tokens: frozenset[str], reason: str, part: Part | None) -> Recovery:
         """Sweep what another journal has begun, one that was deleted say, where the operator has named all of it.
 
         Marks are not compared: there is no decision to commit, and they say nothing of named tokens.
         """
-        reach = Reach(sets_aside=True)
+        reach = Reach(sets_aside=True, part=part)
         listed = reach.asked(self._sinks, lambda name: self._listed(name, sweep_tokens))
-        if reach.aside or not any(listed.values()):
-            return self._recovery(Start({}, {}, {}, frozenset(), reach.aside))
+        if reach.aside or not any(listed.values()) or (part is not None and not part.refs):
+            return self._recovery(Start({}, {}, {}, frozenset(), reach.aside), part)
         claim = self._journal.claim("", f"{_ROLE}{driver_name()}", self._identity())
         log = self._journal.log
         with ExitStack() as opened:
@@ -128,10 +140,10 @@ class Operator:
                 self._sinks, lambda name: opened.enter_context(closing(self._committer(name, log)))
             )
             swept = Sweep(self._events, self._journal.whole).older(committers, log, claim, sweep_tokens, reach)
-        recovery = self._recovery(Start({}, {}, swept, frozenset(), reach.aside))
+        recovery = self._recovery(Start({}, {}, swept, frozenset(), reach.aside), part)
         said = f"an operator swept the tokens {', '.join(sorted(sweep_tokens))} of another journal"
-        self._keep("recover", said, reason, recovery.settled)
-        if not reach.aside:
+        self._keep("recover", f"{said}{_in_part(part)}", reason, recovery.settled)
+        if not reach.aside and part is None:
             self._journal.keep(Clean())
         return recovery
 
@@ -170,9 +182,9 @@ class Operator:
                 raise other_journal(name, participant, self._journal.log.last_generation + 1, sweep_tokens)
         return len(listed)
 
-    def _recovery(self, start: Start, *, planned: bool = False) -> Recovery:
+    def _recovery(self, start: Start, part: Part | None, *, planned: bool = False) -> Recovery:
         decision = self._journal.log.decision
-        return Recovery.of(decision.epoch if decision else None, self._sinks, start, planned=planned)
+        return Recovery.of(decision.epoch if decision else None, self._sinks, start, part, planned=planned)
 
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
@@ -296,12 +308,14 @@ class Operator:
         return replace(identity_of(self._history), sinks=bound_sinks(self._sinks))
 
     @contextmanager
-    def _claimed(self, query_id: str, sweep_tokens: frozenset[str], *, sets_aside: bool = False) -> Iterator[Start]:
+    def _claimed(
+        self, query_id: str, sweep_tokens: frozenset[str], part: Part | None = None, *, sets_aside: bool = False
+    ) -> Iterator[Start]:
         """Claim, commit again and sweep, then hold the claim. Unless it `sets_aside`, raises InDoubtError for lost."""
         journal, events = self._journal, self._events
         coordinator = coordinator_of(self._history, self._sinks, journal, events, self._save, _ROLE)
         with closing(coordinator):
-            start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside)
+            start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside, part=part)
             if start.lost and not sets_aside:
                 assert journal.log.decision is not None
                 raise votes_lost(journal.log.decision.epoch, start.lost, "")
@@ -343,6 +357,13 @@ class Operator:
             if is_ahead(state)
             else f"stop it first, wait until the heartbeat is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
         )
+
+
+def _in_part(part: Part | None) -> str:
+    """Return what of the job is meant, for the journal."""
+    if part is None:
+        return ""
+    return ": only " + ", ".join([*sorted(part.sinks), *(f"{sink} {ref}" for sink, ref in sorted(part.refs))])
 
 
 def acting_user() -> str:

@@ -30,7 +30,7 @@ from exactsink.protocol.sinks import Sink, check_identity
 from exactsink.toolkit.storage import ObjectPath
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["CHECK_SECONDS", "DriverCheck", "check_from_driver"]
+__all__ = ["CHECK_SECONDS", "check_from_driver"]
 
 CHECK_SECONDS = 4.0
 """How long all have to answer, side by side. With the process's start that is 5 s."""
@@ -44,13 +44,6 @@ _SPARK = "the source's rows; Spark with its settings, what executors have instal
 
 
 @dataclass(frozen=True, slots=True)
-class DriverCheck(Found):
-    """What was found, and what only Spark can look at."""
-
-    not_looked_at: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class _History:
     """What journal, checkpoint and marks say of the next start."""
 
@@ -59,7 +52,7 @@ class _History:
     views: Sequence[SinkView] = ()
 
 
-def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = CHECK_SECONDS) -> DriverCheck:
+def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = CHECK_SECONDS) -> Found:
     """Ask journal, checkpoint and every sink side by side, each for so many seconds at most.
 
     What the sinks' columns hang on is asked where the job's file says them all.
@@ -82,7 +75,7 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     refusals += [*_program_refusals(config), *promise_refusals(config, sinks), *history.refusals]
     refusals += [PreflightError(found.message, next=found.fix) for found in places]
     refusals += [found for name in others if isinstance(found := answers.get(name, silent[name]), ExactsinkError)]
-    return DriverCheck(
+    return Found(
         findings=findings,
         refusals=refusals,
         journal=history.warnings,

@@ -108,7 +108,7 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     if doubt.state == "prepared":
         yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
         yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
-        yield "next", f"{commands.of('indoubt commit')} --sink {doubt.sink} --yes"
+        yield "next", f"{commands.of('recover')} --sink {doubt.sink} --yes"
     elif doubt.state == "lost":
         yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
         yield "never", "write the rows by hand: the job would write them a second time"
@@ -131,7 +131,7 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
 
 
 def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
-    abort = f"{commands.of('indoubt abort')} {doubt.short}"
+    abort = f"{commands.of('recover')} --ref {doubt.short}"
     if doubt.state == "undecided":
         yield "safe", "to abort it: once a newer claim stands nobody can decide it. A start does the same"
         yield "never", "commit it by hand: the job writes the same rows again, and they would be doubled"
@@ -139,4 +139,4 @@ def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     else:
         yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
         yield "never", "commit or roll it back by hand: what was decided elsewhere would be lost, or doubled"
-        yield "next", f"{abort} --token {doubt.token} --reason 'TEXT' --yes"
+        yield "next", f"{abort} --sweep-token {doubt.token} --reason 'TEXT' --yes"

@@ -9,16 +9,22 @@ from exactsink.operate.views import SinkView
 from exactsink.protocol.commit import all_before, in_doubt
 from exactsink.protocol.journal.log import Log, other_journal
 from exactsink.protocol.lineage import nobody_has_its_rows
-from exactsink.protocol.reach import Start
+from exactsink.protocol.reach import Part, Reach, Start
 from exactsink.protocol.sinks import Sink, check_kept_sinks
 
 __all__ = ["planned", "planned_sweep"]
 
 
 def planned(
-    views: Sequence[SinkView], sinks: Mapping[str, Sink], log: Log, sweep_tokens: frozenset[str], *, source_done: bool
+    views: Sequence[SinkView],
+    sinks: Mapping[str, Sink],
+    log: Log,
+    sweep_tokens: frozenset[str],
+    part: Part | None = None,
+    *,
+    source_done: bool,
 ) -> Start:
-    """Return what a start that sets sinks aside would come to. Raises what it would."""
+    """Return what a start that sets sinks aside would come to, or a `part` of it. Raises what it would."""
     check_kept_sinks(sinks, log, source_done=source_done)
     mine = {view.name: view for view in views if view.in_config}
     for name in sorted(mine):
@@ -26,25 +32,27 @@ def planned(
             raise problem
     epoch = log.decision.epoch if log.decision is not None else -1
     aside: dict[str, Exception] = {name: view.problem for name, view in mine.items() if view.problem is not None}
-    for name, view in mine.items():
+    reach = Reach(sets_aside=True, part=part)
+    committed = {name: view for name, view in mine.items() if reach.commits(name)}
+    for name, view in committed.items():
         if (doubt := in_doubt(epoch, name, view.committables, view.standings)) is not None:
             aside[name] = doubt
-    lost = {name: view.count("lost") for name, view in mine.items() if name not in aside and view.count("lost")}
+    lost = {name: view.count("lost") for name, view in committed.items() if name not in aside and view.count("lost")}
     undone = {name for name in (*aside, *lost) if mine[name].committables}
     before = all_before({name: sink.after for name, sink in sinks.items()})
-    held_back = frozenset(name for name in mine if name not in aside and before[name] & undone)
+    held_back = frozenset(name for name in committed if name not in aside and before[name] & undone)
     lost = {name: count for name, count in lost.items() if name not in held_back}
-    if lost and source_done:
+    if lost and source_done and part is None:
         raise nobody_has_its_rows(epoch)
-    outcomes = {name: _outcomes(view) for name, view in mine.items() if name not in held_back}
-    swept = {} if aside else _swept(mine, log, sweep_tokens)
+    outcomes = {name: _outcomes(view) for name, view in committed.items() if name not in held_back}
+    swept = {} if aside else _swept(mine, log, sweep_tokens, reach)
     return Start(lost, outcomes, swept, held_back, aside)
 
 
-def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str]) -> Start:
+def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str], part: Part | None = None) -> Start:
     """Return what a sweep for a journal without claims would come to, whatever the marks say. Raises what it would."""
     aside: dict[str, Exception] = {v.name: v.problem for v in views if not v.asked and v.problem is not None}
-    swept = _swept({view.name: view for view in views}, log, sweep_tokens)
+    swept = _swept({view.name: view for view in views}, log, sweep_tokens, Reach(part=part))
     return Start({}, {}, {} if aside else swept, frozenset(), aside)
 
 
@@ -53,11 +61,11 @@ def _outcomes(view: SinkView) -> Sequence[Outcome]:
     return [Committed() if isinstance(standing, Prepared) else standing for standing in view.standings]
 
 
-def _swept(views: Mapping[str, SinkView], log: Log, sweep_tokens: frozenset[str]) -> Mapping[str, int]:
+def _swept(views: Mapping[str, SinkView], log: Log, sweep_tokens: frozenset[str], reach: Reach) -> Mapping[str, int]:
     """Count what would be swept. Raises LineageError for another journal's work that the operator has not named."""
-    swept = {}
-    for name, view in views.items():
-        gone = [holding.participant for holding in view.held if holding.whose != "decided"]
+    swept: dict[str, int] = {}
+    for name, view in views.items() if reach.part is None or reach.part.refs else ():
+        gone = [h.participant for h in view.held if h.whose != "decided" and reach.sweeps(name, h.participant.ref)]
         foreign = [holding.participant for holding in view.held if holding.whose == "foreign"]
         for participant in foreign:
             if participant.token not in sweep_tokens:

@@ -31,13 +31,14 @@ __all__ = ["Found", "ask_sink", "found_together", "look_at_journal", "own_target
 class Found:
     """Each sink's findings, what else refuses the job, and warnings of the journal's place.
 
-    `away` are the errors of sinks that gave no answer.
+    `away` are the errors of sinks that gave no answer; `not_looked_at` is what only Spark can look at.
     """
 
     findings: Mapping[str, Sequence[Finding]]
     refusals: Sequence[ExactsinkError] = ()
     journal: Sequence[Finding] = ()
     away: Mapping[str, ExactsinkError] = field(default_factory=dict)
+    not_looked_at: Sequence[str] = ()
 
     @property
     def errors(self) -> Sequence[tuple[str, Finding]]:

@@ -17,7 +17,7 @@ from exactsink.contract import (
 )
 from exactsink.operate.refusals import votes_lost
 from exactsink.protocol.journal.records import Settled
-from exactsink.protocol.reach import OutcomeUnknown, Start
+from exactsink.protocol.reach import OutcomeUnknown, Part, Start
 
 __all__ = ["Recovery"]
 
@@ -30,11 +30,18 @@ class Recovery:
     settled: tuple[Settled, ...]
     aside: Mapping[str, Exception]
     planned: bool = False
+    part: Part | None = None
 
     @classmethod
-    def of(cls, epoch: int | None, sinks: Iterable[str], start: Start, *, planned: bool = False) -> Recovery:
-        """Read what a start did, or one that is `planned` would do."""
-        return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside, planned)
+    def of(
+        cls, epoch: int | None, sinks: Iterable[str], start: Start, part: Part | None = None, *, planned: bool = False
+    ) -> Recovery:
+        """Read what a start did, or one that is `planned` would do. Of a `part` only, what that waits for is named."""
+        if part is not None:
+            waits = start.aside if part.refs else ()
+            named = part.sinks.union((sink for sink, _ in part.refs), waits)
+            sinks = [name for name in sinks if name in named]
+        return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside, planned, part)
 
     def left(self) -> ExactsinkError | None:
         """Return what a person has to do now, None when all is settled; of several, the gravest."""
@@ -53,9 +60,9 @@ class Recovery:
         later = all(isinstance(error, Retryable | OSError) for error in aside.values())
         fatal = [one for one in aside.values() if isinstance(one, ExactsinkError) and not isinstance(one, Retryable)]
         first = "; ".join(dict.fromkeys(error.next for error in fatal if error.next))
-        are = "would be" if self.planned else "are"
+        others = f"the other sinks {'would be' if self.planned else 'are'} committed, and " if self.part is None else ""
         return (Retryable if later else Fatal)(
-            f"not settled: {', '.join(unsettled)}; the other sinks {are} committed, and sweeps wait until all answer",
+            f"not settled: {', '.join(unsettled)}; {others}sweeps wait until all answer",
             why=why,
             next=(f"{first}; then " if first else f"once {', '.join(aside)} can be reached: ")
             + "`exactsink recover JOB.toml`, or `exactsink run JOB.toml`",

@@ -22,7 +22,7 @@ __all__ = ["BatchRun", "batch_runs"]
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One batch run: `run` is its name, `job` its name in ids, `at` when its journal was last appended to.
+    """One batch run: `run` is its name, `job_in_ids` its name in ids, `at` when its journal was last appended to.
 
     `state` is `complete`; `at work`; `undecided` (claimed: its sinks may hold work); `never decided` (begun, and not
     even claimed); `unreadable`; of a decided one `committed` (in every sink, and not recorded as complete), or what
@@ -30,7 +30,7 @@ class BatchRun:
     """
 
     run: str | None
-    job: str
+    job_in_ids: str
     state: str
     rows: int | None = None
     driver: str | None = None
@@ -41,7 +41,7 @@ class BatchRun:
 def batch_runs(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[BatchRun]:
     """Return all batch runs of a job, the newest last."""
     found = [_batch_run(history, sinks) for history in JobHistory.batch_runs(config)]
-    return sorted(found, key=lambda run: (run.at or 0.0, run.job))
+    return sorted(found, key=lambda run: (run.at or 0.0, run.job_in_ids))
 
 
 def _batch_run(history: JobHistory, sinks: Mapping[str, Sink]) -> BatchRun:

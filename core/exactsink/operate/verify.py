@@ -32,22 +32,22 @@ class CheckedEpoch:
 
     epoch: int
     verdict: Verdict
-    decided: int
-    found: int | None
-    digest: int
+    decided_rows: int
+    found_rows: int | None
+    decided_digest: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedSink:
-    """One sink. `mark` is what its mark says, `differs` whether that is another history than the journal's.
+    """One sink. `mark` is what its mark says, `mark_differs` whether that is another history than the journal's.
 
     `error` is why it could not be asked.
     """
 
     sink: str
     mark: str = ""
-    differs: bool = False
+    mark_differs: bool = False
     error: ExactsinkError | None = None
     epochs: tuple[CheckedEpoch, ...] = ()
 
@@ -69,7 +69,7 @@ class Verification:
 
     @property
     def differs(self) -> bool:
-        return self.count("differs") > 0 or any(sink.differs for sink in self.sinks)
+        return self.count("differs") > 0 or any(sink.mark_differs for sink in self.sinks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class _Check:
             else:
                 verdict = "differs"
         digest = sum_digests([committable.digest for committable in part.committables])
-        return CheckedEpoch(epoch, verdict, part.rows, found, digest, why)
+        return CheckedEpoch(epoch, verdict, part.rows, found, f"{digest:016x}", why)
 
     def _nobodys(self, sink: Sink | None, held: _Held, parts: Mapping[int, DecidedSink]) -> Iterator[CheckedEpoch]:
         """Find rows of epochs that nobody decided; a driver may have decided, or begun, more since the first look."""
@@ -200,7 +200,7 @@ class _Check:
                 if sink.backend.traits.visible_early or (decision is not None and epoch <= decision.epoch):
                     continue
             why = f"{audit.why}; the journal has decided no such epoch"
-            yield CheckedEpoch(epoch, "differs", 0, audit.rows, 0, why)
+            yield CheckedEpoch(epoch, "differs", 0, audit.rows, f"{0:016x}", why)
 
 
 def _decided(records: Iterable[Record]) -> Mapping[int, Mapping[str, DecidedSink]]:

@@ -31,7 +31,7 @@ from exactsink.protocol.journal.records import BoundSink, Expected
 from exactsink.protocol.marks import Marks, difference, expected_of, is_at, is_part
 from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, lacking_sinks
 
-__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "holdings", "look", "word_of"]
+__all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "look", "word_of"]
 
 ASKED_SECONDS = 1.5
 """How long each sink has to answer, all of them side by side."""
@@ -160,16 +160,6 @@ def assess(
     done = source_done or not log.decision_is_open
     views = {name: _view(sink, log, answers.get(name, late_sink(sink, seconds)), done) for name, sink in sinks.items()}
     return [*_held_back(sinks, views), *_former(sinks, log, source_done=source_done)]
-
-
-def holdings(history: JobHistory, sinks: Mapping[str, Sink], log: Log, whole: Callable[[], Log]) -> Sequence[Holding]:
-    """List what the sinks hold in doubt; `whole()` reads the log back to its first claim. Changes nothing."""
-    listed = {}
-    for sink in sinks.values():
-        with closing(committer_of(sink, history.job, log)) as committer:
-            listed[sink.name] = list(committer.in_doubt())
-    log = log if knows_all(log, chain.from_iterable(listed.values())) else whole()
-    return [holding for name, found in listed.items() for holding in _holdings(name, log, found)]
 
 
 def word_of(standing: Standing | None) -> str:

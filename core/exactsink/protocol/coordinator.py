@@ -22,7 +22,7 @@ from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink
 from exactsink.protocol.lineage import check_follows, check_replay, given_twice, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.quarantine import check_quarantined, quarantined
-from exactsink.protocol.reach import Reach, Start
+from exactsink.protocol.reach import Part, Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, check_kept_sinks, committer_of, is_bound
 from exactsink.protocol.sweep import Sweep
 from exactsink.protocol.votes import EpochPlan, Judging, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
@@ -121,15 +121,17 @@ class Coordinator:
         sweep_tokens: frozenset[str] = frozenset(),
         *,
         sets_aside: bool = False,
+        part: Part | None = None,
     ) -> Start:
         """Claim the job, finish the last decided epoch as far as it goes, and sweep older generations.
 
         `source_done(epoch)` says whether the source has recorded that epoch as done; `sweep_tokens` are tokens of
         foreign claims whose work an operator wants swept too. What is lost `run_epoch` writes again. `sets_aside`: a
-        sink that gives no answer ends only its own part, and every sweep; no epoch can be run then. Raises
+        sink that gives no answer ends only its own part, and every sweep; no epoch can be run then, nor after a `part`,
+        which limits what is committed and swept. Raises
         LineageError, ConfigError, InDoubtError or Retryable; nothing is committed or swept before the claim stands.
         """
-        reach = Reach(sets_aside)
+        reach = Reach(sets_aside, part)
         before = self._journal.read()
         check_identity(before, self._identity)
         self._check_sinks(before, source_done)
@@ -144,7 +146,7 @@ class Coordinator:
             left = self._recommit(log, reach, done=done)
         with self._events.point("sweep"), self._fenced_instead(claim):
             swept = self._sweep.older(self._committers, log, claim, sweep_tokens, reach)
-        self._claim, self._finished = None if reach.aside else claim, None
+        self._claim, self._finished = None if reach.aside or part else claim, None
         self._report_state()
         return Start(_counts(left.lost), left.outcomes, swept, left.held_back, reach.aside)
 
@@ -218,14 +220,16 @@ class Coordinator:
         self._journal.sum_up()
         self._marks.check_start(reach)
         left = self._commit(decision, reach, source_done=done) if decision is not None else CommitResult({})
-        lost = {} if done else _counts(left.lost)  # a batch that is done never comes again
-        self._marks.check_committed(lost, left.held_back, reach)
+        lost = {} if done and not reach.part else _counts(left.lost)  # a batch that is done never comes again
+        waiting = left.held_back.union(name for name in self._sinks if not reach.commits(name))
+        self._marks.check_committed(lost, waiting, reach)
         if decision is not None:
-            if left.lost and done:
+            if left.lost and done and not reach.part:
                 raise nobody_has_its_rows(decision.epoch)
             self._unrepaired = bool(left.lost)
-            is_open = bool(left.lost) or (not done and any(map(decision.committables, reach.aside)))
-            self._complete_epoch = decision.epoch - is_open
+            open_in = waiting.union(reach.aside)
+            is_open = bool(left.lost) or (not done and any(map(decision.committables, open_in)))
+            self._complete_epoch = (decision.epoch - 1 if decision.epoch else None) if is_open else decision.epoch
         return left
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
@@ -328,7 +332,7 @@ class Coordinator:
             self._events.report("deadline_near", epoch=epoch, level=logging.WARNING, **fields, of=of)
 
     def _commit(self, decision: Decision, reach: Reach | None = None, *, source_done: bool = False) -> CommitResult:
-        asked = [name for name in decision.sinks if name in self._committers]
+        asked = [n for n in decision.sinks if n in self._committers and (reach is None or reach.commits(n))]
         bound = {name: self._committers[name] for name in asked if is_bound(self._sinks, decision, name)}
         call = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, self._order)
         return call.commit(decision, bound, self._parallel, reach, source_done=source_done)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from exactsink.contract import ExactsinkError, Fenced, InDoubtError, Outcome, Refused
 
-__all__ = ["OutcomeUnknown", "Reach", "Start"]
+__all__ = ["OutcomeUnknown", "Part", "Reach", "Start"]
 
 T = TypeVar("T")
 
@@ -28,15 +28,36 @@ _STOPPING = (InDoubtError, Refused, Fenced)
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What an operator settles alone: these sinks' part of the last decision, and these undecided participants.
+
+    `refs` are pairs of a sink and the store's own name.
+    """
+
+    sinks: frozenset[str]
+    refs: frozenset[tuple[str, str]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Reach:
-    """One start's view of the sinks: with `sets_aside`, `aside` holds the errors of those that gave no answer."""
+    """One start's view of the sinks: with `sets_aside`, `aside` holds the errors of those that gave no answer.
+
+    A `part` limits what is committed and swept; every sink that answers is compared all the same.
+    """
 
     sets_aside: bool = False
+    part: Part | None = None
     aside: dict[str, Exception] = field(default_factory=dict)
 
     def of(self, names: Iterable[str]) -> list[str]:
         """Return those that are not set aside."""
         return [name for name in names if name not in self.aside]
+
+    def commits(self, sink: str) -> bool:
+        return self.part is None or sink in self.part.sinks
+
+    def sweeps(self, sink: str, ref: str) -> bool:
+        return self.part is None or (sink, ref) in self.part.refs
 
     @contextmanager
     def asking(self, sink: str) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -41,15 +41,20 @@ class Sweep:
         """Abort what older generations left undecided in any sink; return how many, by sink.
 
         Nothing is aborted while a sink is set aside: a journal that went back lacks decisions, and the mark that shows
-        it may be in that one. Raises LineageError on another journal's work; an operator may have `sweep_tokens` of
-        other journals: their work goes too.
+        it may be in that one. Raises LineageError on another journal's work, also where only a part is swept; an
+        operator may have `sweep_tokens` of other journals: their work goes too.
         """
         reach = reach or Reach()
+        if reach.part is not None and not reach.part.refs:
+            return {}
         listed = reach.asked(committers, lambda sink: list(committers[sink].in_doubt()))
         if reach.aside:
             return {}
         log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
-        proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in listed.items()}
+        for sink, found in listed.items():
+            undecided_before(log, mine, sink, found, sweep_tokens)
+        meant = {sink: [p for p in found if reach.sweeps(sink, p.ref)] for sink, found in listed.items()}
+        proven = {sink: undecided_before(log, mine, sink, found, sweep_tokens) for sink, found in meant.items()}
         aborted = reach.asked(proven, lambda sink: self._abort(sink, committers[sink], listed[sink], proven[sink]))
         return {sink: count for sink, count in aborted.items() if count}
 
@@ -62,29 +67,6 @@ class Sweep:
             listed = list(committer.in_doubt())
             log = log if knows_all(log, listed) else self.whole()
             self._abort(sink, committer, listed, undecided_losers(log, mine, sink, listed))
-
-    def chosen(
-        self,
-        committers: Mapping[str, Committer],
-        log: Log,
-        mine: Claim,
-        refs: Collection[tuple[str, str]],
-        sweep_tokens: frozenset[str],
-    ) -> Collection[tuple[str, str]]:
-        """Abort these alone, given by sink and ref, and return those that it were. Raises as `older` does: what else is
-        listed may show that this journal went back.
-        """
-        listed = {sink: list(committer.in_doubt()) for sink, committer in committers.items()}
-        log = log if knows_all(log, chain.from_iterable(listed.values())) else self.whole()
-        for sink, found in listed.items():
-            undecided_before(log, mine, sink, found, sweep_tokens)
-        swept = []
-        for sink, found in listed.items():
-            wanted = [participant for participant in found if (sink, participant.ref) in refs]
-            undecided = undecided_before(log, mine, sink, wanted, sweep_tokens)
-            self._abort(sink, committers[sink], found, undecided)
-            swept += [(sink, participant.ref) for participant in undecided]
-        return swept
 
     def _abort(self, sink: str, committer: Committer, listed: Sequence[InDoubt], undecided: Undecided) -> int:
         if len(undecided):

@@ -1,0 +1,24 @@
+"""Arguments and options that several commands take, each declared once; a command declares the others itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from exactsink.cli.plugins import JobCommand
+
+__all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "take_over"]
+
+job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
+run_name = click.option("--run", help="One of the job's batch runs, in place of its stream.")
+take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
+reason = click.option("--reason", default="", help="Kept in the journal.")
+dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command of a function; its docstring is the command's help."""
+    return click.command(name, cls=JobCommand)
