@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -68,20 +67,9 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
 def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
     path = write_job(tmp_path)
     runs = {"b": 1000, "a": 0, "d": 3000, "c": 2000}
-    failures: list[BaseException] = []
-
-    def write(run: str, first: int) -> None:
-        try:
-            Job.from_toml(path).write(_rows(spark, first), run=run)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=write, args=item) for item in runs.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(len(runs)) as pool:
+        results = pool.map(lambda item: Job.from_toml(path).write(_rows(spark, item[1]), run=item[0]), runs.items())
+        assert not any(result.already_done for result in results)
     expected = Counter(first + n for first in runs.values() for n in range(300))
     assert in_lake(tmp_path) == in_table(tmp_path) == expected
 
