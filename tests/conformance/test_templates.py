@@ -7,10 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from pydantic import ValidationError
 
 from exactsink.cli.init_plugin import ROADS, init_plugin
 from exactsink.cli.main import main
@@ -46,6 +48,16 @@ def play(road: str, scenario: str, runner: Runner, folder: Path) -> str:
 @pytest.mark.parametrize("road", ROADS)
 def test_a_project_passes_the_kit_as_it_is_written(road: str, tmp_path: Path, runner: Runner) -> None:
     assert [play(road, scenario, runner, tmp_path / scenario) for scenario in QUICK] == ["passed"] * len(QUICK)
+
+
+@pytest.mark.parametrize("road", ROADS)
+def test_a_relative_path_is_taken_from_the_job_files_folder(road: str, project: Path, tmp_path: Path) -> None:
+    name = "".join(part.capitalize() for part in NAMES[road].split("_"))
+    options = getattr(import_module(f"exactsink_{NAMES[road]}.backend"), f"{name}Options")
+    given = {"path": "data/store.db", **({"keys": ["id"]} if "keys" in options.model_fields else {})}
+    assert options.model_validate(given, context={"folder": str(tmp_path)}).path == f"{tmp_path}/data/store.db"
+    with pytest.raises(ValidationError, match="give a path"):
+        options.model_validate(given | {"path": ""})
 
 
 @pytest.mark.proof

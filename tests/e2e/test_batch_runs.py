@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -32,22 +32,6 @@ from tests.servers.waiting import wait_until
 
 def _rows(spark: SparkSession, first: int, count: int = 300) -> DataFrame:
     return spark.range(first, first + count, 1, 3).selectExpr("id", "concat('k', id % 3) AS kind", "id / 4 AS amount")
-
-
-class _Stops:
-    """Raises in the driver when a protocol point is first reached: the driver run ends there, as by a kill."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-        real = getattr(owner, name)
-        self.stopped = 0
-
-        def once(*args: object, **fields: object) -> object:
-            if not self.stopped:
-                self.stopped += 1
-                raise Fatal("the driver ends here")
-            return real(*args, **fields)
-
-        monkeypatch.setattr(owner, name, once)
 
 
 def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSession, tmp_path: Path) -> None:
@@ -73,35 +57,21 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
 def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
     path = write_job(tmp_path)
     runs = {"b": 1000, "a": 0, "d": 3000, "c": 2000}
-    failures: list[BaseException] = []
-
-    def write(run: str, first: int) -> None:
-        try:
-            Job.from_toml(path).write(_rows(spark, first), run=run)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=write, args=item) for item in runs.items()]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(len(runs)) as pool:
+        results = pool.map(lambda item: Job.from_toml(path).write(_rows(spark, item[1]), run=item[0]), runs.items())
+        assert not any(result.already_done for result in results)
     expected = Counter(first + n for first in runs.values() for n in range(300))
     assert in_lake(tmp_path) == in_table(tmp_path) == expected
 
 
 @pytest.mark.parametrize("step", ["decide", "keep"])
-def test_run_whose_driver_ended_is_finished_or_starts_over(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
+def test_run_whose_driver_ended_is_finished_or_starts_over(spark: SparkSession, tmp_path: Path, step: str) -> None:
     """Ended before the decision, it starts over; decided and committed, it is only finished."""
     path = write_job(tmp_path)
-    with monkeypatch.context() as patch:
-        stops = _Stops(patch, Journal, step)
-        with pytest.raises(Fatal, match="ends here"):
-            Job.from_toml(path).write(_rows(spark, 0), run="r")
-        assert stops.stopped == 1
+    ends = patch.object(Journal, step, autospec=True, side_effect=Fatal("the driver ends here"))
+    with ends as reached, pytest.raises(Fatal, match="ends here"):
+        Job.from_toml(path).write(_rows(spark, 0), run="r")
+    assert reached.called
     decided = step == "keep"
     assert bool(in_lake(tmp_path)) == decided
     result = Job.from_toml(path).write(_rows(spark, 0), run="r")

@@ -7,9 +7,11 @@ import pwd
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-__all__ = ["absolute_path", "other_owner", "real_path"]
+from pydantic import AfterValidator, ValidationInfo
+
+__all__ = ["LocalPath", "absolute_path", "other_owner", "real_path"]
 
 _DRIVE = re.compile(r"/?(?P<drive>[A-Za-z]):[\\/](?P<rest>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
@@ -37,6 +39,18 @@ def absolute_path(path: str, context: Any = None) -> str:
 def real_path(path: str, context: Any = None) -> str:
     """Return the same with symbolic links resolved: two ways to one place are one name."""
     return os.path.realpath(absolute_path(path, context))
+
+
+def _of_an_option(path: str, info: ValidationInfo) -> str:
+    if not path:
+        raise ValueError("give a path")
+    return real_path(path, info.context)
+
+
+LocalPath = Annotated[str, AfterValidator(_of_an_option)]
+"""A local path among a backend's options: one place for driver and tasks, whatever folder each of them runs in.
+
+A relative one is taken from the job file's folder."""
 
 
 def other_owner(place: Path) -> str | None:
