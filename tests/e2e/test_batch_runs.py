@@ -26,7 +26,7 @@ from exactsink.spark.one_pass import OnePass
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
 from exactsink_idempotent_upsert.backend import UpsertBackend
-from tests.e2e.jobs import THREE_SINKS, ids, in_lake, in_table, write_job, write_source
+from tests.e2e.jobs import SINKS, THREE_SINKS, ids, in_lake, in_table, write_job, write_source
 from tests.servers.waiting import wait_until
 
 
@@ -52,6 +52,8 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
     assert later.write(_rows(spark, 0), run="2026-11-20").missing == ["lines"]
     assert (again.missing, reported[-1].fields["missing"]) == ([], "lines")
     assert not (tmp_path / "lines").exists()
+    renamed = Job.from_toml(write_job(tmp_path, SINKS.replace("sinks.lake", "sinks.sea")), [reported.append])
+    assert renamed.write(_rows(spark, 0), run="2026-11-20").missing == []
 
 
 def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:

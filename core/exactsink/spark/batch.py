@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -45,13 +45,15 @@ class RunResult:
     missing: Sequence[str] = ()
 
 
-def known_run(history: JobHistory, sinks: Collection[str]) -> RunResult | None:
+def known_run(history: JobHistory, sinks: Mapping[str, Sink]) -> RunResult | None:
     """Return the result of a run that is complete, None when it is not. `sinks` are the job's."""
     with closing(history.journal(backoff)) as journal:
         log = journal.read()
         check_identity(log, identity_of(history))
-        known = _known(log, history.run or "")
-        return known and replace(known, missing=[name for name in sinks if name not in known.rows])
+        known, had = _known(log, history.run or ""), log.decision.sinks if log.decision else {}
+        targets = {sink.target for sink in had.values()}  # a sink may have another name by now
+        missing = [name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets]
+        return known and replace(known, missing=missing)
 
 
 def write_run(
