@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Drivers
 from tests.e2e.jobs import SPARK, TWO_FILES, write_job, write_source
-from tests.e2e.kafka_job import KafkaSink
+from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import Database, gate_of
 
 
@@ -18,7 +18,7 @@ def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_s
 ) -> None:
     write_source(tmp_path, 6)
     spark = SPARK.replace("local[2]", "local-cluster[2,1,1024]") + slow_tasks.CONF % ("hold", "0,1")
-    sinks = kafka_sink.sink() + database.sinks()
+    sinks = kafka_sink.sink(AS_THEY_COME) + database.sinks()
     job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, TWO_FILES, spark)
     with gate_of(database) as gate:
         driver = drivers.start(job)

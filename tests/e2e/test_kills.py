@@ -13,7 +13,7 @@ from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import KILLED, Drivers
 from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
-from tests.e2e.kafka_job import KafkaSink
+from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import SLOTS, Database, gate_of
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.postgres import PostgresServer
@@ -92,7 +92,9 @@ def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of
 
     def job(act: str, partition: int) -> Path:
         spark = SPARK.replace("local[2]", "local[2,4]") + slow_tasks.CONF % (act, partition)
-        return write_job(tmp_path, kafka_sink.sink() + database.sinks(), slow_tasks.TRANSFORM, TWO_FILES, spark)
+        return write_job(
+            tmp_path, kafka_sink.sink(AS_THEY_COME) + database.sinks(), slow_tasks.TRANSFORM, TWO_FILES, spark
+        )
 
     driver = drivers.start(job("hold", 0), jvm=jvm)
     driver.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")

@@ -23,6 +23,7 @@ from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
 from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.toolkit.storage import is_object_url, object_scheme
+from exactsink.toolkit.tabular.json_lines import OWN
 
 __all__ = ["Found", "ask_sink", "found_together", "look_at_journal", "own_targets", "promise_refusals"]
 
@@ -79,7 +80,7 @@ def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding
 def _same_names(schema: pa.Schema) -> Iterator[Finding]:
     """Two columns of one name: nobody can read them by it, and some stores keep one of the two."""
     for name, count in Counter(schema.names).items():
-        if count > 1:
+        if count > 1 and not name.startswith(OWN):
             yield Finding("error", f"the rows have {count} columns {name}", "rename all but one: df.toDF(*NAMES)")
 
 

@@ -19,12 +19,13 @@ import pyarrow.compute as pc
 from exactsink.contract import ConfigError
 from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
 
-__all__ = ["expressions", "impossible", "json_lines"]
+__all__ = ["OWN", "expressions", "impossible", "json_lines"]
 
 _VALUE, _MEMBER = "value", "member"
 """What the JVM made comes in a struct of one field: a value, or an object of one member. Shaped rows have no others."""
-_OWN = "exactsink:"
-_NULLS, _FLOAT_TEXT = f"{_OWN} nulls are written", f"{_OWN} text of the float before"
+OWN = "exactsink:"
+"""How the names of columns begin that the JVM makes for JSON: no frame may have one, and there may be several."""
+_NULLS, _FLOAT_TEXT = f"{OWN} nulls are written", f"{OWN} text of the float before"
 """Columns beside the values. They are no structs, which cost the JVM 0.1 us a row each."""
 _TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
@@ -56,10 +57,8 @@ def expressions(fields: Sequence[pa.Field]) -> list[str]:
     That is what the session's `spark.sql.jsonGenerator.ignoreNullFields` says; the optimizer makes it a constant.
     """
     for field in fields:
-        if field.name.startswith(_OWN):
-            raise ConfigError(
-                f"column {field.name}: names that begin with `{_OWN}` are taken", next="rename the column"
-            )
+        if field.name.startswith(OWN):
+            raise ConfigError(f"column {field.name}: names that begin with `{OWN}` are taken", next="rename the column")
     written = "to_json(named_struct('x', CAST(NULL AS STRING))) <> '{}'"
     return [*chain.from_iterable(map(_expressions, fields)), f"{written} AS {quoted_name(_NULLS)}"]
 
@@ -82,7 +81,7 @@ def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
     members = [
         _member(name, columns[place], columns[place + 1], with_nulls)
         for place, name in enumerate(names)
-        if not name.startswith(_OWN)
+        if not name.startswith(OWN)
     ]
     if members[0].text.null_count:  # then which member has no comma before it differs from row to row
         members = [_Member("", _joined([member.whole() for member in members]), "")]
