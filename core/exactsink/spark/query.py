@@ -127,8 +127,6 @@ class Query:
         The next start has nothing to repeat. To end it in the middle of an epoch is right, too: kill the process.
         """
         self._epochs.ending = True
-        if self.isActive:
-            self._events.report("query_ending")
         while self.isActive and self.is_in_epoch():
             time.sleep(_LOOK_SECONDS)
         until = time.monotonic() + _QUIET_SECONDS

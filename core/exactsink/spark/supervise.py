@@ -36,7 +36,7 @@ def supervise(
         query: Query | None = None
         try:
             query = job.start(frame())
-            _wait_for_end(query, stop)
+            _wait_for_end(job, query, stop)
             return
         except (PySparkException, Py4JJavaError) as error:  # before the query runs
             ours = query_error(None, error)
@@ -61,13 +61,14 @@ def supervise(
         wait(failures - 1)
 
 
-def _wait_for_end(query: Query, stop: Stop) -> None:
+def _wait_for_end(job: Job, query: Query, stop: Stop) -> None:
     try:
         while not query.awaitTermination(_LOOK_SECONDS):
             query.report_behind()
             if stop.asked and stop.at_once and query.is_in_epoch():
                 stop.crash(f"{stop.asked} in an epoch")
             if stop.asked:
+                job.events.report("query_ending", level=logging.WARNING)
                 query.stop()
     except BaseException:
         query.interrupt()
