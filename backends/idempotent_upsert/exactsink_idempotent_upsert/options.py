@@ -103,6 +103,8 @@ def _mysql_server(given: URL) -> str:
 def _any_database(given: URL, context: Any) -> str:
     from sqlalchemy.exc import NoSuchModuleError
 
+    if given.drivername == "postgres":
+        raise ValueError("postgres:// is not supported: write postgresql://user@host/database")
     if given.get_backend_name() == "postgresql":  # its staged rows have a road of their own
         raise ValueError(f"{given.drivername} is not supported by portable SQL")
     if given.get_backend_name() in _WITHOUT_TRANSACTIONS:

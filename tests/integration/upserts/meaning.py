@@ -176,7 +176,7 @@ _FEW: tuple[dict[str, Any], ...] = (
 )
 
 
-def few_cases(*strategies: str) -> pytest.MarkDecorator:
+def cases(*strategies: str) -> pytest.MarkDecorator:
     """Parametrize over the cases of these strategies: a few for every change, all for `make proof`."""
     chosen = [case for case in CASES if case.options["strategy"] in strategies]
     marked = [

@@ -18,9 +18,9 @@ from tests.integration.upserts.meaning import (
     Case,
     Row,
     Target,
-    cases,
     check,
     check_later,
+    every_case,
     later_columns,
 )
 from tests.unit.upsert_sink import upsert
@@ -41,7 +41,7 @@ def target_of(folder: Path) -> Target:
     return Target(lambda given: upsert(folder, **{**given, "create": False}), make, read)
 
 
-@cases("staged", "direct")
+@every_case
 def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
     check(case, target_of(tmp_path))
 

@@ -26,6 +26,7 @@ _OF_SPARK = {
 }
 """Types that Spark sends as structs, by the mark on a field of theirs; and casts."""
 
+_RENAMED = "rename all but one of them"
 _SHAPED = "select it with the expressions that shape() gives"
 
 _CSV_OPTIONS = {  # by default Spark trims spaces, and escapes as few others do
@@ -64,12 +65,24 @@ def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
 def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
     """Find what keeps rows of the shaped `schema` from being written as the options say."""
     chosen = options.partition_by
-    found = _partition_problems(schema, chosen)
+    found = _partition_problems(schema, chosen) + _folded_problems(schema)
     if errors(found):
         return found
     rest = pa.schema([field for field in schema if field.name not in chosen])
     tests = {"parquet": _parquet_problems, "json": _json_problems, "csv": _csv_line_problems}
     return found + tests[options.format](options, rest)
+
+
+def _folded_problems(schema: pa.Schema) -> list[Finding]:
+    """Find columns whose names differ only in case: Spark, which ignores it, reads none of such files again."""
+    by_name: dict[str, list[str]] = {}
+    for name in schema.names:
+        by_name.setdefault(name.lower(), []).append(name)
+    alike = [sorted(set(names)) for names in by_name.values() if len(set(names)) > 1]
+    return [
+        Finding("error", f"columns {' and '.join(names)} are one to readers that ignore case, as Spark does", _RENAMED)
+        for names in alike
+    ]
 
 
 def _csv_line_problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
