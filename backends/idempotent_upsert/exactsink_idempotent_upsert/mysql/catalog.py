@@ -12,7 +12,7 @@ from exactsink_idempotent_upsert.table import Table
 if TYPE_CHECKING:
     import pymysql
 
-__all__ = ["Catalog", "Column"]
+__all__ = ["Catalog", "Column", "code_of"]
 
 _COLUMNS = """
     SELECT COLUMN_NAME, DATA_TYPE, COLUMN_TYPE, IS_NULLABLE = 'NO', COLUMN_DEFAULT IS NOT NULL, EXTRA,
@@ -34,6 +34,12 @@ _WHOLE = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64
 _TIMES = ("datetime", "timestamp", "time")
 _LAST_TIMESTAMP = 2**31 - 1
 _ROOM = 512 * 1024  # of a packet, for what a statement has beside one row
+
+
+def code_of(error: Exception) -> int:
+    """Return the server's or the driver's number; that of a lost connection where it has none."""
+    code = error.args[0] if error.args else 0
+    return code if isinstance(code, int) and code else 2013
 
 
 @dataclass(frozen=True, slots=True)

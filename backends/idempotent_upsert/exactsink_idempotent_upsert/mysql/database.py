@@ -16,7 +16,7 @@ import pyarrow as pa
 from exactsink.contract import Fatal, Txn
 from exactsink_idempotent_upsert.database import MARKER_TABLE, Held, Result, Session
 from exactsink_idempotent_upsert.limits import Limit, inexact, unstorable
-from exactsink_idempotent_upsert.mysql.catalog import Catalog
+from exactsink_idempotent_upsert.mysql.catalog import Catalog, code_of
 from exactsink_idempotent_upsert.mysql.statements import Statements, column_type, packed, quoted, rows_of
 from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.questions import Questions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pymysql
 
 
-__all__ = ["MysqlDatabase", "code_of", "is_refusal"]
+__all__ = ["MysqlDatabase", "is_refusal"]
 
 _PASSING = {
     "the row was changed meanwhile": (1020,),
@@ -72,12 +72,6 @@ _THERE = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE(
 def is_refusal(error: Exception) -> bool:
     """Return whether a statement ended because it met a row that it must not change."""
     return code_of(error) == _OUT_OF_RANGE
-
-
-def code_of(error: Exception) -> int:
-    """Return the server's or the driver's number; that of a lost connection where it has none."""
-    code = error.args[0] if error.args else 0
-    return code if isinstance(code, int) and code else 2013
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +158,7 @@ class MysqlDatabase(SqlDatabase):
 
     @contextmanager
     def questions(self) -> Iterator[Questions]:
-        from exactsink_idempotent_upsert.mysql.questions import MysqlQuestions
+        from exactsink_idempotent_upsert.mysql.questions import MysqlQuestions  # tasks ask nothing
 
         with closing(self.connect()) as connection:
             yield MysqlQuestions(connection, self.table)

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from exactsink.contract import Finding
 from exactsink_idempotent_upsert.database import MARKER_TABLE, OWNER_TABLE, VOTE_TABLE
-from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column
-from exactsink_idempotent_upsert.mysql.database import code_of
+from exactsink_idempotent_upsert.mysql.catalog import Catalog, Column, code_of
 from exactsink_idempotent_upsert.mysql.statements import Statements, column_type, in_order, quoted
 from exactsink_idempotent_upsert.questions import SchemaQuestions, collated, forgotten, frame_findings, text
 from exactsink_idempotent_upsert.table import GUARD, Table
