@@ -49,7 +49,7 @@ def test_a_mistake_in_the_file_is_named_with_its_line_and_what_to_write(
     file.write_text(JOB.replace(case["right"], case["wrong"]))
     ended = command("status", str(file))
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"exactsink: job.toml {case['said']}")
+    assert ended.err.replace(f"{tmp_path}/", "").startswith(f"exactsink: job.toml {case['said']}")
     assert f"\n  next: {case.get('next', '').replace('{}', str(file))}" in ended.err
     assert "cr3t" not in ended.err
     file.write_text(JOB)
