@@ -6,7 +6,7 @@ import hashlib
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -42,7 +42,7 @@ class RunResult:
     epoch: int
     already_done: bool
     rows: Mapping[str, int]
-    missing: Sequence[str] = ()
+    missing: tuple[str, ...] = ()
 
 
 def known_run(history: JobHistory, sinks: Mapping[str, Sink]) -> RunResult | None:
@@ -52,7 +52,7 @@ def known_run(history: JobHistory, sinks: Mapping[str, Sink]) -> RunResult | Non
         check_identity(log, identity_of(history))
         known, had = _known(log, history.run or ""), log.decision.sinks if log.decision else {}
         targets = {sink.target for sink in had.values()}  # a sink may have another name by now
-        missing = [name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets]
+        missing = tuple(name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets)
         return known and replace(known, missing=missing)
 
 

@@ -67,6 +67,10 @@ def config_of(document: Document) -> JobConfig:
         place = document.place(("options",))
         raise ConfigError(f"{place}: unknown key options", why="options stand in their sink's table", next="move them")
     sinks = values.get("sinks")
+    if isinstance(sinks, dict) and isinstance(sinks.get("backend"), str):
+        why = "each sink of a job has a name, which the journal keeps"
+        fix = 'write [sinks.lake] in a file, sinks={"lake": ...} in Python'
+        raise ConfigError(f"{document.place(('sinks',))}: sinks is one sink without a name", why=why, next=fix)
     if isinstance(sinks, dict) and all(isinstance(sink, dict) for sink in sinks.values()):
         core = set(SinkSection.model_fields)
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}

@@ -15,7 +15,7 @@ _HERE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("kafka", "kafka.bootstrap.servers", "bootstrap.servers", "brokers"), ("bootstrap_servers",)),
     **dict.fromkeys(("access_key", "secret_key", "credentials"), ("profile",)),
     **dict.fromkeys(("primary_key", "primary_keys", "key_columns", "merge_keys"), ("keys",)),
-    **dict.fromkeys(("processing_time", "processingtime", "interval"), ("trigger",)),
+    **dict.fromkeys(("processing_time", "processingtime", "interval", "availablenow", "once"), ("trigger",)),
     **dict.fromkeys(("location", "folder", "directory"), ("path",)),
     "dbtable": ("table",),
     "savemode": ("mode",),

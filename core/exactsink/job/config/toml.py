@@ -133,6 +133,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, set | frozenset):  # its order differs from run to run
+        return [_plain(item) for item in sorted(value, key=str)]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
