@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Benchmark", "Bound", "Growth", "Metrics", "Plan", "Setting", "Variant", "Work"]
+__all__ = ["Benchmark", "Bound", "Growth", "KnownFault", "Metrics", "Plan", "Setting", "Variant", "Work"]
 
 Metrics = Mapping[str, float]
 """A run's own figures by name. The runner adds `wall_s` and `cpu_s`, and where `rows` is given the rows per second;
@@ -19,6 +19,10 @@ of what it would add, a figure of the run's own stands."""
 
 Work = Callable[[], Metrics]
 """What is timed."""
+
+
+class KnownFault(RuntimeError):
+    """A peer failed by a known fault of its own, which another try may not meet."""
 
 
 @dataclass(frozen=True, slots=True)

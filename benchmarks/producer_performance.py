@@ -23,9 +23,9 @@ LIKE_OURS: Mapping[str, str] = {  # Java's names for the settings that our write
 }
 
 
-def run_tool(bootstrap: str, topic: str, payloads: Path, rows: int) -> float:
+def run_tool(bootstrap: str, topic: str, payloads: Path, rows: int, producer: Mapping[str, str] = LIKE_OURS) -> float:
     """Send so many records, chosen at random from a file's lines; gives the records a second that the tool reports."""
-    settings = {"bootstrap.servers": bootstrap, **LIKE_OURS, "transaction.timeout.ms": str(_TIMEOUT_MS)}
+    settings = {"bootstrap.servers": bootstrap, **producer, "transaction.timeout.ms": str(_TIMEOUT_MS)}
     command = [java(), "-Xmx1g", "-cp", f"{jars(TOOLS)}/*", "org.apache.kafka.tools.ProducerPerformance"]
     command += ["--topic", topic, "--num-records", str(rows), "--throughput", "-1"]
     command += ["--payload-file", str(payloads), "--transactional-id", topic]

@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.plan import Bound, Plan, Variant
+from benchmarks.plan import Bound, KnownFault, Plan, Variant
 from exactsink.bench.clocks import cpu_reading, cpu_seconds_since
 
 __all__ = ["Figure", "Measured", "run_plan"]
 
 Say = Callable[[str], None]
+_TRIES = 3
+"""How often a variant is run in a round whose peer fails by a known fault of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +47,28 @@ class Measured:
 
 
 def run_plan(plan: Plan, warm_ups: int, rounds: int, folder: Path, say: Say) -> Measured:
-    """Measure `rounds` rounds of a plan below `folder`. An error of a variant ends it: half a figure is none."""
+    """Measure `rounds` rounds of a plan below `folder`. An error of a variant ends it: half a figure is none.
+
+    A KnownFault of a peer does not: that variant is run again, twice at most, and `say` gets the reason.
+    """
     samples: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in plan.variants}
     for number in range(1 - warm_ups, rounds + 1):
         for variant in plan.variants:
-            metrics = _measure(variant, folder)
+            metrics = _measured(variant, folder, say)
             say(f"  {f'round {number}' if number > 0 else 'warm-up'} {variant.name}: {_reported(metrics)}")
             if number > 0:
                 for name, value in metrics.items():
                     samples[variant.name].setdefault(name, []).append(value)
     return Measured(samples, [_figure(bound, samples) for bound in plan.bounds])
+
+
+def _measured(variant: Variant, folder: Path, say: Say) -> dict[str, float]:
+    for _ in range(_TRIES - 1):
+        try:
+            return _measure(variant, folder)
+        except KnownFault as fault:
+            say(f"  again {variant.name}: {fault}")
+    return _measure(variant, folder)
 
 
 def _measure(variant: Variant, folder: Path) -> dict[str, float]:

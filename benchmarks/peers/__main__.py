@@ -17,6 +17,8 @@ _LINES = {
     line.name: line
     for line in (
         kafka.KAFKA,
+        kafka.KAFKA_LZ4,
+        kafka.KAFKA_ZSTD,
         postgres.POSTGRES,
         files.JSON,
         files.PARQUET,

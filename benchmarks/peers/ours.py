@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from benchmarks.peers.source import Source
 from exactsink.job.config import JobConfig
@@ -46,11 +47,12 @@ def job_of_file(folder: Path, backend: str, **options: object) -> Job:
     """Make a job with one sink out of a file, as `exactsink run` does."""
     from exactsink.spark.job import Job
 
-    lines = ["[job]", f'name = "{_name()}"', f"checkpoint = {json.dumps(str(folder / 'checkpoint'))}"]
-    lines += ["[sinks.target]", f'backend = "{backend}"']
-    lines += [f"{name} = {json.dumps(value)}" for name, value in options.items()]  # such values are TOML, too
+    document = {
+        "job": {"name": _name(), "checkpoint": str(folder / "checkpoint")},
+        "sinks": {"target": {"backend": backend, **options}},
+    }
     file = folder / "job.toml"
-    file.write_text("\n".join(lines) + "\n")
+    file.write_text(tomli_w.dumps(document))
     return Job.from_toml(file)
 
 

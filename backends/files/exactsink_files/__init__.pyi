@@ -20,6 +20,7 @@ def Files(
     header: bool = ...,
     delimiter: str = ...,
     target_file_size: str | None = ...,
+    on_schema_change: Literal["fail", "add_columns", "allow"] = ...,
     endpoint_url: str | None = ...,
     allow_folded_names: bool = ...,
     profile: str | None = ...,
@@ -37,6 +38,8 @@ def Files(
     header: For CSV: begin each file with the columns' names.
     delimiter: For CSV: the mark between two values.
     target_file_size: `128 MB`, say: a file that has reached it gets no more rows.
+    on_schema_change: Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and
+        more. `allow`: any. Other epochs are refused before their first row.
     endpoint_url: For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's.
     allow_folded_names: Accept text in `partition_by` where the file system takes two names for one, such as `a=X`
         and `a=x`: rows of both are then in one folder, and are read with its value.

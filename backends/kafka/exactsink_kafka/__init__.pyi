@@ -16,6 +16,7 @@ def Kafka(
     topic: str | None = ...,
     value_format: Literal["columns", "json"] = ...,
     key: list[str] | tuple[str, ...] = ...,
+    on_schema_change: Literal["fail", "add_columns", "allow"] = ...,
     epoch_header: str | None = ...,
     strategy: Literal["transactions"] = ...,
     writer: Literal["auto", "plain", "fast"] = ...,
@@ -45,6 +46,8 @@ def Kafka(
     value_format: What a record's value is: the column `value`, or the whole row as JSON.
     key: With JSON: the columns that make the key, as text where it is one, as a JSON object where there are
         several.
+    on_schema_change: With JSON: which columns an epoch may have. `fail`: those of the epoch before.
+        `add_columns`: those and more. `allow`: any. Other epochs are refused before their first row.
     epoch_header: A header that every record gets, after its own, with its epoch's number as text.
     strategy: How an epoch is committed: each task attempt writes in a transaction, which the driver ends.
     writer: Which writer tasks use: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka

@@ -49,12 +49,10 @@ _OURS: Mapping[str, str] = {
 }
 """librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
 
-FAST_SETTINGS = frozenset(
-    {
-        *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
-        *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
-        *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
-    }
+FAST_SETTINGS = (
+    *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
+    *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
+    *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
 )
 """What of `producer` the fast writer reads. It has no queue that rows wait in, so of queues it needs no more than
 checks. Any other setting chooses the plain writer."""
@@ -106,6 +104,9 @@ class KafkaOptions(BackendOptions):
     """What a record's value is: the column `value`, or the whole row as JSON."""
     key: tuple[str, ...] = ()
     """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
+    on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
+    """With JSON: which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
+    `allow`: any. Other epochs are refused before their first row."""
     epoch_header: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]+$")
     """A header that every record gets, after its own, with its epoch's number as text."""
     strategy: Literal["transactions"] = "transactions"
@@ -258,7 +259,7 @@ def slow_because(options: KafkaOptions) -> str | None:
     """Return why these options need the plain writer; None where they don't."""
     if options.topic is None:
         return "the rows name their own topics"
-    other = sorted(set(options.producer) - FAST_SETTINGS)
+    other = sorted(set(options.producer).difference(FAST_SETTINGS))
     return f"only librdkafka knows the setting {other[0]}" if other else None
 
 
