@@ -218,9 +218,8 @@ def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--config-file="]
     checked = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     lines = checked.stdout.splitlines()
-    assert any(
-        ("Revealed type is" in line and line.endswith('-> int"')) or '-> builtins.int"' in line for line in lines
-    )
+    revealed = [line for line in lines if "Revealed type is" in line]
+    assert [line.endswith(('-> int"', '-> builtins.int"')) for line in revealed] == [True]
     wrong = [line for line in lines if "error" in line and "Found" not in line]
     assert len(wrong) == 2, checked.stdout
     assert "output_mode" in wrong[0]
