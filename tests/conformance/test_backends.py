@@ -9,6 +9,7 @@ import pytest
 
 from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
 from exactsink.testing.scenarios import matrix
+from exactsink_delta.conformance import DeltaTarget
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
@@ -37,6 +38,10 @@ _OF_APPLIERS = {
     *("two-jobs-interleaved", "births-at-once", "second-journal", "mark-before-rows", "marks-trimmed"),
 }
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
+_OF_TABLES = {
+    *("killed-inside-commit", "stalled-inside-commit", "commits-at-once", "commit-replayed", "second-journal"),
+    *("one-vote-lost", "loser-swept", "undecided-invisible", "births-at-once", "unknown-after-commit"),
+}
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
     *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),
@@ -81,6 +86,16 @@ class TestFiles(ConformanceSuite):
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         return files_targets()["parquet"]
+
+
+class TestDelta(ConformanceSuite):
+    """One entry of a log for all participants: what is its own beside files."""
+
+    test_conformance = chosen(_OF_TABLES)
+
+    @pytest.fixture(params=["whole", "partitioned"])
+    def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
+        return DeltaTarget(("kind",) if request.param == "partitioned" else ())
 
 
 class TestIdempotentUpsert(ConformanceSuite):

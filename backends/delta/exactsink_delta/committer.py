@@ -1,29 +1,23 @@
-"""Delta tables as a sink of exactsink: tasks write Parquet files, one entry of the table's log names an epoch's.
+"""The driver's side: one entry of the table's log names an epoch's files, and holds the sink's mark.
 
-The entry goes to the version right after the one that was looked at, or nowhere, and holds the sink's mark: see
-`exactsink_delta_log`.
+The entry goes to the version right after the one that was looked at, or nowhere: see `log`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
+
 from exactsink.contract import (
     AlreadyCommitted,
-    Backend,
-    BackendOptions,
-    BackendSpec,
     Committable,
     Committed,
     Committer,
@@ -38,12 +32,9 @@ from exactsink.contract import (
     Prepared,
     Retryable,
     Standing,
-    Traits,
     Txn,
     Undecided,
     Unknown,
-    Writer,
-    hookimpl,
 )
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
@@ -55,79 +46,15 @@ from exactsink.toolkit.storage import (
     store_findings,
     sync_folders,
 )
-from pydantic import ValidationInfo, field_validator
+from exactsink_delta.log import RECORDS, TableLog
+from exactsink_delta.options import DeltaOptions
+from exactsink_delta.preflight import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
+from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, size_of
 
-from exactsink_delta_checks import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta_files import DeltaWriter, answering, columns_of, file_of, files_of, remove, size_of
-from exactsink_delta_log import RECORDS, TableLog
-
-__all__ = ["DeltaBackend", "DeltaOptions", "exactsink_backends"]
+__all__ = ["DeltaCommitter"]
 
 _TRIES = 20
 _NO_TABLE = "make it, or set create = true"
-
-
-@hookimpl
-def exactsink_backends() -> list[BackendSpec]:
-    return [
-        BackendSpec(
-            "delta",
-            load="exactsink_delta:DeltaBackend",
-            install="pip install exactsink-delta",
-            strategies={"append": "tasks write Parquet files, then one entry of the table's log names them"},
-            conformance="exactsink_delta_targets:targets",
-        )
-    ]
-
-
-class DeltaOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
-
-    path: str
-    """The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).
-
-    For S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, ...
-    """
-    create: bool = True
-    """Whether to make the table, with the rows' columns, if there is none."""
-    partition_by: tuple[str, ...] = ()
-    """The columns that a new table is partitioned by; for a table that stands, its own or none."""
-
-    @field_validator("path")
-    @classmethod
-    def _whole(cls, path: str, info: ValidationInfo) -> str:
-        if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", path):
-            return f"s3://{url[1]}"
-        if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
-            raise ValueError("give a local folder or s3://bucket/path: other stores are not proven here")
-        folder = (info.context or {}).get("folder") or "."  # of the job's file
-        return os.path.realpath(Path(folder) / Path(path).expanduser())
-
-
-class DeltaBackend(Backend):
-    """What is journaled and travels to the executors: the options, no open table."""
-
-    Options = DeltaOptions
-    options: DeltaOptions
-
-    @property
-    def strategy(self) -> str:
-        return "append"
-
-    @property
-    def target(self) -> str:
-        return f"delta:{self.options.path}"
-
-    @property
-    def traits(self) -> Traits:
-        """A VACUUM may delete files that wait for their commit."""
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
-
-    def committer(self, ctx: JobContext) -> Committer:
-        return DeltaCommitter(self.options, ctx)
 
 
 class DeltaCommitter(Committer):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
 from exactsink.toolkit.storage import (
     AnyPath,
@@ -22,8 +23,7 @@ from exactsink.toolkit.storage import (
     storage_errors,
     sync_folders,
 )
-
-from exactsink_delta_log import RECORDS
+from exactsink_delta.log import RECORDS
 
 __all__ = ["DeltaWriter", "answering", "columns_of", "file_of", "files_of", "remove", "size_of"]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, file_names, make_folder, path_of
-
-from exactsink_delta import DeltaBackend, DeltaOptions
-from exactsink_delta_log import RECORDS, TableLog
+from exactsink_delta.backend import DeltaBackend, DeltaOptions
+from exactsink_delta.log import RECORDS, TableLog
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+
 from exactsink.contract import Fatal
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, sync_folders
@@ -78,7 +79,9 @@ class TableLog:
         lineage, token, version = (
             table.transaction_version(f"{self._app}:{name}") for name in ("lineage", "token", "version")
         )
-        assert lineage is not None and token is not None and version is not None, "an entry has all four"
+        assert lineage is not None, "an entry has all four"
+        assert token is not None
+        assert version is not None
         since = table.version() - version
         for entry in table.history(since) if since else ():  # the newest first
             if entry["operation"] == "RESTORE":
@@ -114,7 +117,8 @@ class TableLog:
     def sync(self, table: DeltaTable) -> None:
         """Sync the log from its checkpoint on, what other writers put there, too: behind a gap no entry counts.
 
-        deltalake leaves its files to the system, which may lose them in a power cut. A store keeps what it answered for.
+        deltalake leaves its files to the system, which may lose them in a power cut. A store keeps what it
+        answered for.
         """
         if isinstance(self._log, ObjectPath):
             return

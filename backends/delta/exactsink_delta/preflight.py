@@ -1,4 +1,4 @@
-"""What preflight finds: a table's columns beside the rows', and what it asks of writers that a plain one does not give."""
+"""What preflight finds: a table's columns beside the rows', and what a table asks of its writers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
+
 from exactsink.contract import Finding
 
 __all__ = ["arrow_schema", "delta_columns", "misfits", "new_table_problems", "table_problems"]
@@ -93,7 +94,7 @@ def delta_columns(schema: pa.Schema) -> tuple[pa.Schema, list[Finding]]:
             if pa.types.is_null(field.type):
                 raise ValueError
             fields += pa.schema(Schema.from_arrow(pa.schema([kept])).to_arrow())
-        except Exception:  # noqa: BLE001  # deltalake has no class of its own for it
+        except Exception:  # deltalake has no class of its own for it
             fix = f"cast {field.name}, or leave it out"
             wrong.append(Finding("error", f"Delta has no type for column {field.name}, {field.type}", fix))
     return pa.schema(fields), wrong
