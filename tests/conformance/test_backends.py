@@ -9,7 +9,7 @@ import pytest
 
 from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
 from exactsink.testing.scenarios import matrix
-from exactsink_delta.conformance import DeltaTarget
+from exactsink_delta.conformance import targets as delta_targets
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
@@ -40,7 +40,14 @@ _OF_APPLIERS = {
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
 _OF_TABLES = {
     *("killed-inside-commit", "stalled-inside-commit", "commits-at-once", "commit-replayed", "second-journal"),
-    *("one-vote-lost", "loser-swept", "undecided-invisible", "births-at-once", "unknown-after-commit"),
+    *(
+        "one-vote-lost",
+        "loser-swept",
+        "undecided-invisible",
+        "births-at-once",
+        "unknown-after-commit",
+        "bad-rows-apart",
+    ),
 }
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
@@ -93,9 +100,9 @@ class TestDelta(ConformanceSuite):
 
     test_conformance = chosen(_OF_TABLES)
 
-    @pytest.fixture(params=["whole", "partitioned"])
-    def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
-        return DeltaTarget(("kind",) if request.param == "partitioned" else ())
+    @pytest.fixture
+    def target(self) -> ConformanceTarget:
+        return delta_targets()["partitioned"]
 
 
 class TestIdempotentUpsert(ConformanceSuite):

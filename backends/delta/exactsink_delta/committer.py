@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -18,6 +18,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from exactsink.contract import (
     AlreadyCommitted,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -48,7 +49,7 @@ from exactsink.toolkit.storage import (
 )
 from exactsink_delta.log import RECORDS, TableLog
 from exactsink_delta.options import DeltaOptions
-from exactsink_delta.preflight import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
+from exactsink_delta.preflight import added, arrow_schema, delta_columns, misfits, new_table_problems, table_problems
 from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, size_of
 
 __all__ = ["DeltaCommitter"]
@@ -73,7 +74,7 @@ class DeltaCommitter(Committer):
             table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
-                yield from misfits(schema, table)
+                yield from misfits(schema, table, adds=self._adds)
             elif self._options.create:
                 yield from new_table_problems(schema, self._options.partition_by)
             else:
@@ -88,14 +89,36 @@ class DeltaCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._log.table() or self._made(schema)
-            self._check([*self._problems(table), *misfits(schema, table)])
+            self._check([*self._problems(table), *misfits(schema, table, adds=self._adds)])
+            if self._adds:
+                table = self._log.add_columns(table, added(schema, table))
             self._marker(epoch).check_new(self._log.marker(table))
             make_folder(self._records)
             self._log.sync(table)
-            columns = [field for field in arrow_schema(table) if field.name in schema.names]
-            by = json.dumps(table.metadata().partition_columns)
-            ticket: bytes = pa.schema(columns, {"partition_by": by}).serialize().to_pybytes()
-            return ticket
+            return self._ticket(table, schema)
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        """Return what tasks judge rows by: the table's columns, as the ticket has them."""
+        with self._answering():
+            return self._ticket(self._log.standing(), schema)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        """Count the rows of the epochs' files that the log still names, by one listing of them.
+
+        A file that is named no more was rewritten by OPTIMIZE or DELETE: nothing can be said of its epoch then.
+        """
+        with self._answering():
+            table = self._log.table()
+            named = {uri.rpartition("/")[2] for uri in table.file_uris()} if table is not None else set[str]()
+        found = {}
+        for epoch, committables in epochs.items():
+            names = [
+                file_of(self._root, c.ref, n).name for c in committables for n in range(len(json.loads(c.payload)))
+            ]
+            gone = [name for name in names if name not in named]
+            rows = None if gone else sum(committable.rows for committable in committables)
+            found[epoch] = Audit(rows, f"{gone[0]} was rewritten, or deleted" if gone else "files that the log names")
+        return found
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Add all files by one entry, after a look at the table: first at its mark and version, then at the files.
@@ -178,6 +201,16 @@ class DeltaCommitter(Committer):
         by = self._options.partition_by
         self._check([*new_table_problems(schema, by)])
         return self._log.create(delta_columns(schema)[0], by)
+
+    @property
+    def _adds(self) -> bool:
+        return self._options.on_schema_change == "add_columns"
+
+    def _ticket(self, table: DeltaTable, schema: pa.Schema) -> bytes:
+        columns = [field for field in arrow_schema(table) if field.name in schema.names]
+        by = json.dumps(table.metadata().partition_columns)
+        ticket: bytes = pa.schema(columns, {"partition_by": by}).serialize().to_pybytes()
+        return ticket
 
     def _problems(self, table: DeltaTable) -> Iterator[Finding]:
         yield from table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)

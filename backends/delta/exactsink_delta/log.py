@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -61,6 +61,18 @@ class TableLog:
             DeltaTable.create(str(self._root), schema, partition_by=[*partition_by], storage_options=options)
         except DeltaError:
             if self.table() is None:
+                raise
+        return self.standing()
+
+    def add_columns(self, table: DeltaTable, columns: Sequence[Field]) -> DeltaTable:
+        """Add columns to the table, or find that another process has; return the table as it is then."""
+        if not columns:
+            return table
+        try:
+            table.alter.add_columns([*columns])
+        except DeltaError:
+            there = {field.name for field in self.standing().schema().fields}
+            if any(column.name not in there for column in columns):
                 raise
         return self.standing()
 

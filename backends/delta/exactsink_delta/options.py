@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
@@ -25,6 +26,9 @@ class DeltaOptions(BackendOptions):
     """Whether to make the table, with the rows' columns, if there is none."""
     partition_by: tuple[str, ...] = ()
     """The columns that a new table is partitioned by; for a table that stands, its own or none."""
+
+    on_schema_change: Literal["fail", "add_columns"] = "fail"
+    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
 
     @field_validator("path")
     @classmethod

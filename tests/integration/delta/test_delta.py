@@ -454,6 +454,50 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
     ]
 
 
+def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_opened(tmp_path: Path) -> None:
+    epochs(session(tmp_path), 0)
+    wider = rows(1).append_column("note", pa.array(["n"]))
+    with pytest.raises(PreflightError, match="the table has no column note") as refused:
+        session(tmp_path).prepare(1, [wider])
+    assert 'on_schema_change = "add_columns"' in refused.value.next
+    sink = session(tmp_path, on_schema_change="add_columns")
+    assert found(tmp_path, wider.schema, on_schema_change="add_columns") == [
+        "warning: the table has no column note: the first epoch adds it"
+    ]
+    voted = sink.prepare(1, [wider])
+    sink.open(1, wider.schema)  # as after a crash: it is there by now
+    assert sink.commit(1, voted) == [Committed()]
+    assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, "n")]
+    assert [finding[:5] for finding in found(tmp_path, pa.schema([*wider.schema, ("ID", pa.int64())]))] == ["error"]
+
+
+def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten_ones(tmp_path: Path) -> None:
+    sink = session(tmp_path)
+    decided = {epoch: sink.prepare(epoch, [rows(epoch), rows(epoch + 10)]) for epoch in range(2)}
+    for epoch, voted in decided.items():
+        sink.commit(epoch, voted)
+    counted = sink.with_committer(lambda committer: committer.audit(decided, deep=False))
+    assert {epoch: audit.rows for epoch, audit in counted.items()} == {0: 2, 1: 2}
+    table(tmp_path).delete("id = 0")
+    counted = sink.with_committer(lambda committer: committer.audit(decided, deep=False))
+    assert {epoch: audit.rows for epoch, audit in counted.items()} == {0: None, 1: 2}
+
+
+def test_rows_that_a_column_cannot_hold_are_found_one_by_one(tmp_path: Path) -> None:
+    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("kind", pa.string()), ("small", pa.int8())])
+    DeltaTable.create(tmp_path / "table", strict, partition_by=["kind"])
+    loose = pa.schema([field.with_nullable(True) for field in strict])
+    given = pa.table({"id": [1, None, 3, 4], "kind": ["a", "b", "", "c"], "small": [1, 2, 3, 4]}, schema=loose)
+    sink = session(tmp_path)
+    sink.open(0, loose)
+    rules = sink.with_committer(lambda committer: committer.row_rules(loose))
+    [batch] = given.to_batches()
+    bad = dict(sink.backend.validator(loose, rules).bad_rows(batch))
+    assert {row: why.split()[0] for row, why in bad.items()} == {1: "column", 2: "an"}
+    with pytest.raises(Fatal, match="NOT NULL"):
+        sink.prepare(0, [given])
+
+
 def rewritten(folder: Path) -> None:
     """Put one file in the place of all."""
     table(folder).optimize.compact()
