@@ -13,7 +13,7 @@ from exactsink_delta.conformance import targets as delta_targets
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
-from exactsink_idempotent_upsert.postgres.conformance import targets_on as upsert_targets_on
+from exactsink_idempotent_upsert.postgres.targets import kit_targets as upsert_targets_on
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.duckdb_target import DuckDBTarget
