@@ -39,6 +39,7 @@ from exactsink.cli.status import status
 from exactsink.cli.stop import stop
 from exactsink.cli.streams import watched_streams
 from exactsink.cli.verify import verify_job
+from exactsink.cli.watch import watch
 from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkError
 from exactsink.job.config.model import NEW_NAME
 from exactsink.job.stop import stopped_by_signals
@@ -146,7 +147,22 @@ def script() -> None:
 
 
 for _command in (
-    *(adopt, backends, barrier, history, indoubt, journal, rebase, recover, runs, schema, status, stop, verify_job),
+    *(
+        adopt,
+        backends,
+        barrier,
+        history,
+        indoubt,
+        journal,
+        rebase,
+        recover,
+        runs,
+        schema,
+        status,
+        stop,
+        verify_job,
+        watch,
+    ),
 ):
     cli.add_command(_command)
 
