@@ -65,7 +65,12 @@ def is_preflight(path: Path) -> bool:
 @pytest.mark.parametrize(
     ("package", "most"),
     {
-        **{"contract": 650, "protocol": 2925, "bench": 1100, "cli": 1980, "operate": 1960, "observe": 940},
+        "contract": 650,
+        "protocol": 2925,
+        "bench": 1100,
+        "cli": 1980,
+        "operate": 1960,
+        "observe": 940,
         "watch": 400,
     }.items(),
 )
