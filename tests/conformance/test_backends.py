@@ -43,7 +43,7 @@ _OF_APPLIERS = {
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
-    *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),
+    *(name for name in SCENARIOS.keys() - _SAME_TO_A_BACKEND if name.endswith(("-write", "-pre_commit"))),
     *(*_OF_FORMATS, "other-process", "commit-replayed", "one-vote-lost", "loser-swept", "two-jobs-interleaved"),
 }
 

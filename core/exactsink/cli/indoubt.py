@@ -124,7 +124,7 @@ class _Seen:
 @contextmanager
 def _seen(job: str, run: str | None) -> Iterator[_Seen]:
     opened = Opened.of(job, run)
-    settler = opened.acting(Settler)
+    settler = opened.operator()
     try:
         log, views = look(opened.history, opened.sinks, settler.read, settler.whole, seconds=ASKED_SECONDS)
         yield _Seen(opened, settler, log, views)

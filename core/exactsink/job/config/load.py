@@ -24,7 +24,7 @@ __all__ = ["config_error", "config_of", "load_config"]
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
 
-_OTHERWISE_NAMED: Mapping[str, frozenset[str]] = {
+_OPTIONS_ELSEWHERE: Mapping[str, frozenset[str]] = {
     "url": frozenset({"conninfo"}),
     "dsn": frozenset({"conninfo", "url"}),
     "dbtable": frozenset({"table"}),
@@ -170,7 +170,7 @@ def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel
         known = {*keys_of(table), *(() if loc[:-1] else also)}
         if table is SourceSection and key not in known:
             return f"unknown key {name}{nearest(key, known) or ': options of the source stand in [source.options]'}"
-        here = sorted(known & _OTHERWISE_NAMED.get(key.lower(), frozenset()))
+        here = sorted(known & _OPTIONS_ELSEWHERE.get(key.lower(), frozenset()))
         return f"unknown key {name}{f'; here it is {here[0]}' if here else nearest(key, known)}"
     if found["type"] == "missing":
         example = written(key, field_of(table, key))
