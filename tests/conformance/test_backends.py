@@ -9,10 +9,11 @@ import pytest
 
 from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
 from exactsink.testing.scenarios import matrix
+from exactsink_delta.conformance import targets as delta_targets
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
-from exactsink_idempotent_upsert.postgres.conformance import targets_on as upsert_targets_on
+from exactsink_idempotent_upsert.postgres.targets import kit_targets as upsert_targets_on
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.duckdb_target import DuckDBTarget
@@ -41,6 +42,17 @@ _OF_APPLIERS = {
     *("two-jobs-interleaved", "births-at-once", "second-journal", "marks-trimmed"),
 }
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
+_OF_TABLES = {
+    *("killed-inside-commit", "stalled-inside-commit", "commits-at-once", "commit-replayed", "second-journal"),
+    *(
+        "one-vote-lost",
+        "loser-swept",
+        "undecided-invisible",
+        "births-at-once",
+        "unknown-after-commit",
+        "bad-rows-apart",
+    ),
+}
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
     *(name for name in SCENARIOS.keys() - _SAME_TO_A_BACKEND if name.endswith(("-write", "-pre_commit"))),
@@ -85,6 +97,16 @@ class TestFiles(ConformanceSuite):
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         return files_targets()["parquet"]
+
+
+class TestDelta(ConformanceSuite):
+    """One entry of a log for all participants: what is its own beside files."""
+
+    test_conformance = chosen(_OF_TABLES)
+
+    @pytest.fixture
+    def target(self) -> ConformanceTarget:
+        return delta_targets()["partitioned"]
 
 
 class TestIdempotentUpsert(ConformanceSuite):

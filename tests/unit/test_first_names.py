@@ -23,7 +23,6 @@ CASES = {
     "s3": (LAKE.replace('"files"', '"s3"'), 'backend = "files" here'),
     "jdbc": (LAKE.replace('"files"', '"jdbc"'), 'backend = "postgres" here (appends), or "idempotent_upsert"'),
     "sqlite": (LAKE.replace('"files"', '"sqlite"'), 'backend = "idempotent_upsert" here, with url'),
-    "delta": (LAKE.replace('"files"', '"delta"'), "exactsink-delta"),
     "iceberg": (LAKE.replace('"files"', '"iceberg"'), "there is none yet"),
     "url of postgres": (POSTGRES + 'url = "postgresql://h/d"\n', "unknown key sinks.t.url; here it is conninfo"),
     "dbtable": (POSTGRES + 'dbtable = "t"\n', "here it is table"),
