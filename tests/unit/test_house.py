@@ -69,9 +69,9 @@ def is_preflight(path: Path) -> bool:
         "contract": 650,
         "protocol": 2925,
         "bench": 1100,
-        "cli": 1980,
-        "operate": 1960,
-        "observe": 940,
+        "cli": 1885,
+        "operate": 1945,
+        "observe": 934,
         "watch": 400,
     }.items(),
 )
