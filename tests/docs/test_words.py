@@ -26,7 +26,22 @@ HABITS = {
 }
 """What is counted, by name. A quotation, a command and a link's address are not prose."""
 
-HELD: dict[str, int] = {}
+HELD = {
+    "what, as a noun": 304,
+    "stand, for exist": 36,
+    "ask, for query, check or call": 27,
+    "hear, for poll": 3,
+    "one that, those that": 35,
+    "of which, of whom, whose": 37,
+    "let go of, for close": 0,
+    "a trailing say": 14,
+    "a trailing too": 25,
+    "anew, for again": 6,
+    "for good": 3,
+    "is no, for is not a": 15,
+    "came of, comes to": 5,
+}
+"""The most that all pages together may have of each habit."""
 
 
 def prose(text: str) -> str:
@@ -51,8 +66,8 @@ def counted(texts: list[str]) -> dict[str, int]:
 
 @pytest.mark.parametrize("habit", HABITS)
 def test_a_habit_grows_in_no_page(habit: str) -> None:
-    """A lower count is held from then on: lower the number here with the page that lowered it."""
-    assert counted([page.read_text(encoding="utf-8") for page in pages()])[habit] == HELD[habit]
+    """Whoever rewrites a page lowers the number. It is a limit, because branches rewrite pages at the same time."""
+    assert counted([page.read_text(encoding="utf-8") for page in pages()])[habit] <= HELD[habit]
 
 
 def test_each_habit_is_seen_in_prose_and_nowhere_else() -> None:
