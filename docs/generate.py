@@ -74,8 +74,8 @@ _RECORDS = """\
 first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
-rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
-with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.
+rows and participants of each. `exactsink journal export` writes the entries as they are stored, a line each: with a
+record's place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, SecretStr
 
+import exactsink_delta
 import exactsink_files
 import exactsink_idempotent_upsert
 import exactsink_kafka
@@ -21,6 +22,7 @@ from exactsink.job.registry import Registry, installed_plugins
 __all__ = ["STUBS", "stub"]
 
 _CALLS = {
+    "delta": (exactsink_delta, "Delta"),
     "files": (exactsink_files, "Files"),
     "idempotent_upsert": (exactsink_idempotent_upsert, "Upsert"),
     "kafka": (exactsink_kafka, "Kafka"),

@@ -51,7 +51,7 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
 
     later = Job.from_toml(write_job(tmp_path, THREE_SINKS), [reported.append])
     assert later.write(_rows(spark, 0), run="2026-11-20").missing == ("lines",)
-    assert (again.missing, reported[-1].fields["missing"]) == ([], "lines")
+    assert (again.missing, reported[-1].fields["missing"]) == ((), "lines")
     assert not (tmp_path / "lines").exists()
     wider = _rows(spark, 0).withColumn("amount", col("amount").cast("float"))
     assert (later.write(wider, run="2026-11-20").changed, again.changed) == (("lake", "table"), ())

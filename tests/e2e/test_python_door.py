@@ -137,7 +137,7 @@ REFUSED: dict[str, tuple[Callable[[Job, DataFrame], object], str]] = {
         lambda job, rows: job.write(rows.sparkSession.range(3), run=ANY or 20261),
         "is int 20261",
     ),
-    "an empty run": (lambda job, rows: job.write(rows.sparkSession.range(3), run=" "), "a run's name is empty"),
+    "an empty run": (lambda job, rows: job.write(rows.sparkSession.range(3), run=" "), "a batch run needs a name"),
     "a table's name": (lambda job, rows: job.start(ANY or "orders"), 'spark.readStream.table("NAME")'),
     "a route without frames": (lambda job, rows: job.start(rows, lambda frame: ANY), "the route returns NoneType"),
     "a route's one frame": (lambda job, rows: job.start(rows, lambda frame: ANY or frame), "returns DataFrame"),

@@ -17,6 +17,7 @@ from exactsink.job.config.options import JobOptions
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.toolkit.tabular import TabularOptions
 from exactsink.toolkit.tabular.lines import problems
+from exactsink_delta import Delta
 from exactsink_files import Files
 from exactsink_idempotent_upsert import Upsert
 from exactsink_kafka import Kafka
@@ -50,7 +51,7 @@ def test_a_typed_sink_is_its_table_and_its_signature_has_every_option(
         Job(name="orders", checkpoint=tmp_path / "c", sinks={"lake": Files(**wrong)})
 
 
-@pytest.mark.parametrize("call", [Files, Kafka, Postgres, Upsert])
+@pytest.mark.parametrize("call", [Delta, Files, Kafka, Postgres, Upsert])
 def test_a_notebook_completes_the_options_of_a_typed_sink(call: Callable[..., dict[str, Any]]) -> None:
     registry, backend = Registry(installed_plugins()), call.__module__.removeprefix("exactsink_")
     model = registry.load(backend, backend).Options

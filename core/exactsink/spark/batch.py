@@ -59,7 +59,7 @@ def known_run(
         known, had = _known(log, history.run or ""), log.decision.sinks if log.decision else {}
         targets = {sink.target for sink in had.values()}  # a sink may have another name by now
         missing = tuple(name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets)
-        changed = tuple(name for name in had if name in sinks and _differs(sinks[name], had[name].columns, columns))
+        changed = tuple(n for n in had if n in sinks and _differs(sinks[n], had[n].columns, columns))
         return known and replace(known, missing=missing, changed=changed)
 
 

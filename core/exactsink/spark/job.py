@@ -37,6 +37,7 @@ from exactsink.spark.query import Query
 from exactsink.spark.routes import Route
 from exactsink.spark.shown import sinks_table
 from exactsink.toolkit.waiting import backoff
+from exactsink.watch.recent import Recent
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -129,7 +130,7 @@ class Job:
 
     def _hold(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber]) -> Job:
         self.config, self.sinks = config, sinks
-        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), *subscribers)
+        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), Recent(JobHistory.of(config)), *subscribers)
         self._observers: tuple[Observer, ...] = ()
         self._epochs: Epochs | None = None
         return self
