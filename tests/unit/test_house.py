@@ -65,7 +65,15 @@ def is_preflight(path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("package", "most"),
-    {"contract": 650, "protocol": 2925, "bench": 1100, "cli": 1885, "operate": 1945, "observe": 934}.items(),
+    {
+        "contract": 650,
+        "protocol": 2925,
+        "bench": 1100,
+        "cli": 1929,
+        "operate": 1945,
+        "observe": 939,
+        "watch": 400,
+    }.items(),
 )
 def test_a_package_of_core_stays_within_its_budget(package: str, most: int) -> None:
     """The interface alone is the contract: roads and storage are the toolkit's. Goal of cli and operate: 2,900."""
