@@ -66,8 +66,11 @@ def peers_block(found: Mapping[str, Any]) -> str:
         rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
     columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
     notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
-    [first, *_] = found["lines"]
-    return f"{_taken(first)} Medians of {first['rounds']} rounds in turns.\n\n{_lines(columns, rows)}" + "".join(notes)
+    first, rounds = found["lines"][0], sorted({line["rounds"] for line in found["lines"]})
+    return (
+        f"{_taken(first)} Medians of {' or '.join(map(str, rounds))} rounds in turns.\n\n{_lines(columns, rows)}"
+        + "".join(notes)
+    )
 
 
 def faults_block(found: Mapping[str, Any]) -> str:

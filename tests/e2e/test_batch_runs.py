@@ -16,6 +16,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from exactsink.cli.main import main
 from exactsink.contract import ConfigError, Event, Fatal, PreflightError, Retryable
@@ -52,6 +53,9 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
     assert later.write(_rows(spark, 0), run="2026-11-20").missing == ["lines"]
     assert (again.missing, reported[-1].fields["missing"]) == ([], "lines")
     assert not (tmp_path / "lines").exists()
+    wider = _rows(spark, 0).withColumn("amount", col("amount").cast("float"))
+    assert (later.write(wider, run="2026-11-20").changed, again.changed) == (["lake", "table"], [])
+    assert reported[-1].fields["changed"] == "lake, table"
     renamed = Job.from_toml(write_job(tmp_path, SINKS.replace("sinks.lake", "sinks.sea")), [reported.append])
     assert renamed.write(_rows(spark, 0), run="2026-11-20").missing == []
 

@@ -49,7 +49,7 @@ class Caller(Driver):
         journal = Journal(Store(self.world, self.name, job), keep_epochs=1, wait=lambda _: None)
         coordinator = coordinator_over(journal, self.sinks, self.name, Identity(job, run=self.run_name))
         write = Write(self._task, rows_of_run(self.run_name))
-        passes: Any = SimpleNamespace(schemas=lambda: dict.fromkeys(self.sinks, SCHEMA))
+        passes: Any = SimpleNamespace(columns=dict, schemas=lambda: dict.fromkeys(self.sinks, SCHEMA))
         driver: Any = SimpleNamespace(coordinator=coordinator, journal=journal)
         with patch.object(batch, "BatchWrite", lambda *_, **__: write):
             result = batch._write(driver, None, self.run_name, passes)  # type: ignore[arg-type]

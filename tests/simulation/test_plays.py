@@ -25,6 +25,8 @@ CHUNKS = [
     for first in range(0, ALL, CHUNK)
 ]
 WITH_DEFECT = range(500, 800)
+REDECIDE_GONE = (387, 2180, 4633)
+"""Their journal goes back to before a redecide: a loss that the target contradicts is for a person's word."""
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +45,10 @@ def test_no_row_is_lost_or_doubled_in_silence(seeds: range, record_property: Cal
     record_property("schedules", count["plays"])
     assert count["with a part put back"] > len(seeds) / 4, "restores are played"
     assert count["plays that cost what was announced"] > len(seeds) / 20, "and some cost rows"
+
+
+def test_a_journal_from_before_a_redecide_leaves_a_command() -> None:
+    assert sum(counted(one)["plays"] for one in plays(Lab(), REDECIDE_GONE)) == len(REDECIDE_GONE)
 
 
 def _silent(patch: Patch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -68,6 +69,7 @@ class Run:
         self.before = all_before(after)
         self.compared: list[str] = []
         self.resolved: dict[str, dict[str, str]] = {}
+        self.contradicted = ""
         self.waits: list[int] = []
         self.reported: list[Event] = []
         self.retry = Retry(attempts, self.waits.append)
@@ -76,10 +78,13 @@ class Run:
         self, decision: Decision, *, source_done: bool = False, **committers: Committer
     ) -> Mapping[str, Sequence[Committable]]:
         events = Events("job", [self.reported.append])
-        calls = CommitCalls(events, self.retry, self.compared.append, self.resolved, self.before)
+        calls = CommitCalls(events, self.retry, self.compared.append, self.resolved, self.before, self.possible)
         left = calls.commit(decision, committers, in_threads, source_done=source_done)
         self.held_back = left.held_back
         return left.lost
+
+    def possible(self, sink: str, found: Sequence[Outcome]) -> Sequence[Outcome]:
+        return [Unknown(self.contradicted) if self.contradicted and isinstance(o, Lost) else o for o in found]
 
     def fields(self, name: str) -> list[dict[str, Any]]:
         return [dict(event.fields) for event in self.reported if event.name == name]
@@ -183,6 +188,15 @@ def test_an_operators_word_is_taken_for_what_is_unknown_and_not_for_what_is_prov
     run.resolved = {"a": dict.fromkeys((vote.ref for vote in votes), word)}
     found = run(decision, a=Fake([*UNKNOWN, Lost("timed out"), OK])).get("a", [])
     assert found == [votes[number] for number in lost]
+
+
+@pytest.mark.parametrize("word", [None, "lost", "committed"])
+def test_what_its_target_contradicts_is_not_lost_whatever_is_found_or_said(word: str | None) -> None:
+    run, decision = Run(), a_decision(a=2)
+    run.contradicted = "2 of them show"
+    run.resolved = {"a": {vote.ref: word for vote in decision.committables("a") if word}}
+    with nullcontext() if word == "committed" else pytest.raises(InDoubtError, match="1 participants of sink a"):
+        assert run(decision, a=Fake([Lost("timed out"), OK])) == {}
 
 
 def test_lost_votes_are_collected_by_sink_and_reported_with_their_evidence() -> None:

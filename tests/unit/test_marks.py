@@ -10,6 +10,7 @@ import pytest
 from tests.unit.fakes import IdleBackend, IdleCommitter
 
 from exactsink.contract import (
+    AlreadyCommitted,
     BackendOptions,
     Committable,
     Committer,
@@ -17,9 +18,11 @@ from exactsink.contract import (
     InDoubtError,
     JobContext,
     LineageError,
+    Lost,
     Mark,
     Traits,
     Txn,
+    Unknown,
 )
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Expected, Resolve
@@ -125,8 +128,11 @@ def test_a_mark_fits_exactly_where_it_may_stand(shown: Mark, fitting: str) -> No
 
 def test_where_all_is_lost_a_mark_that_does_not_count_is_of_rows_that_show() -> None:
     for lost, refused in ((1, False), (2, True)):
-        with pytest.raises(InDoubtError) if refused else nullcontext():
+        with pytest.raises(InDoubtError, match="--as committed") if refused else nullcontext():
             marks(ROWS, at(7, "bb"))[0].check_rewrite("s", lost)
+        found = [*[Lost("gone")] * lost, *[AlreadyCommitted()] * (2 - lost)]
+        kept = [type(one) for one in marks(ROWS, at(7, "bb"))[0].possible("s", found)]
+        assert kept == [Unknown, Unknown] if refused else [Lost, AlreadyCommitted]
 
 
 @pytest.mark.parametrize("name", LOOKS)

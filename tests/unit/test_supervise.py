@@ -144,7 +144,7 @@ def test_an_old_runs_thread_changes_nothing_of_a_new_run(job: ManualJob, monkeyp
     monkeypatch.setattr(FakeDriver, "epoch", lambda self: first_ends_after_the_second_began(), raising=False)
     monkeypatch.setattr("exactsink.spark.epochs.Driver", FakeDriver)
     monkeypatch.setattr("exactsink.spark.epochs.query_run_of", lambda run: ("query-1", run))
-    passes: Any = SimpleNamespace(fits=lambda frame: True, schemas=dict, routed=False, persists=False)
+    passes: Any = SimpleNamespace(fits=lambda frame: True, schemas=dict, columns=dict, routed=False, persists=False)
     query = Epochs(load_config(job.file)[0], {}, Events("job"), None, passes)
     with pytest.raises(Retryable, match="it was stopped"):
         query(frame("first"), 0)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -48,6 +49,9 @@ class FilesOptions(TabularOptions):
 
     path: str
     """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), or `sftp://user@host:port/path`."""
+    on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
+    """Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
+    `allow`: any. Other epochs are refused before their first row."""
     endpoint_url: str | None = None
     """For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's."""
     allow_folded_names: bool = False
@@ -79,6 +83,14 @@ class FilesOptions(TabularOptions):
         if url is not None and not re.fullmatch(r"https?://[^/@?#]+/?", url):
             raise ValueError("give http://HOST:PORT or https://HOST:PORT; credentials come from the environment")
         return url
+
+    @model_validator(mode="after")
+    def _columns_have_names(self) -> FilesOptions:
+        if self.format == "csv" and self.on_schema_change == "add_columns":
+            raise ValueError(
+                'readers of CSV take columns by their place, so added ones are misread: set on_schema_change = "allow"'
+            )
+        return self
 
     @model_validator(mode="after")
     def _store_options_have_a_use(self) -> FilesOptions:
@@ -117,6 +129,10 @@ class FilesBackend(TabularBackend):
     @property
     def strategy(self) -> str:
         return "multipart" if self.options.in_s3 else "rename"
+
+    @property
+    def on_schema_change(self) -> Literal["fail", "add_columns", "allow"]:
+        return self.options.on_schema_change
 
     @property
     def target(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pyarrow as pa
 
 from exactsink.contract import Backend, Committer, ConfigError, JobContext, Traits, Txn, Validator, Writer
@@ -23,6 +25,11 @@ class KafkaBackend(Backend):
     @property
     def strategy(self) -> str:
         return self.options.strategy
+
+    @property
+    def on_schema_change(self) -> Literal["fail", "add_columns", "allow"]:
+        """With JSON a row's columns are fields of the value. Else they are a record's parts, without a schema."""
+        return self.options.on_schema_change if self.options.value_format == "json" else "allow"
 
     @property
     def target(self) -> str:

@@ -106,6 +106,9 @@ class KafkaOptions(BackendOptions):
     """What a record's value is: the column `value`, or the whole row as JSON."""
     key: tuple[str, ...] = ()
     """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
+    on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
+    """With JSON: which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
+    `allow`: any. Other epochs are refused before their first row."""
     epoch_header: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]+$")
     """A header that every record gets, after its own, with its epoch's number as text."""
     strategy: Literal["transactions"] = "transactions"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
@@ -59,6 +59,14 @@ class Backend(ABC):
     @abstractmethod
     def target(self) -> str:
         """Name the target, stable over restarts and without secrets. It is journaled with every decision."""
+
+    @property
+    def on_schema_change(self) -> Literal["fail", "add_columns", "allow"]:
+        """Name which other columns than the ones before an epoch may have: none, further ones, or any.
+
+        `allow`, the default, is for a target that has columns of its own, and judges the rows by them.
+        """
+        return "allow"
 
     @property
     @abstractmethod

@@ -284,7 +284,8 @@ class Operator:
             kept = {name: self._sinks[name] for name in plan.keeps}
             marks = Marks.of(kept, committers, lambda: self._journal.log, backoff)
             before = all_before({name: sink.after for name, sink in self._sinks.items()})
-            calls = CommitCalls(self._events, Retry(COMMIT_ATTEMPTS, backoff), marks.check_commit, log.resolved, before)
+            retry = Retry(COMMIT_ATTEMPTS, backoff)
+            calls = CommitCalls(self._events, retry, marks.check_commit, log.resolved, before, marks.possible)
             done = self._done()(log.decision.epoch)
             left = calls.commit(log.decision, committers, in_threads, source_done=done)
             if left.lost:

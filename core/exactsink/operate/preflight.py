@@ -17,15 +17,26 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from exactsink.contract import ExactsinkError, Finding, PreflightError, Retryable
+from exactsink.job.columns import changed_columns
 from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
 from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
+from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.toolkit.storage import is_object_url, object_scheme
 from exactsink.toolkit.tabular.json_lines import OWN
+from exactsink.toolkit.waiting import backoff
 
-__all__ = ["Found", "ask_sink", "found_together", "look_at_journal", "own_targets", "promise_refusals"]
+__all__ = [
+    "Found",
+    "ask_sink",
+    "column_refusals",
+    "found_together",
+    "look_at_journal",
+    "own_targets",
+    "promise_refusals",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,21 @@ def look_at_journal(config: JobConfig) -> tuple[Sequence[PreflightError], Sequen
     found = list(JobHistory.of(config).check())
     refusals = [PreflightError(f.message, next=f.fix) for f in found if f.severity == "error"]
     return refusals, [finding for finding in found if finding.severity != "error"]
+
+
+def column_refusals(
+    config: JobConfig, sinks: Mapping[str, Sink], columns: Mapping[str, Columns]
+) -> Sequence[ExactsinkError]:
+    """Return why the next epoch would be refused for its columns; nothing while the last one is to be committed first.
+
+    A journal that can't be read says so when the job starts.
+    """
+    with suppress(ExactsinkError, OSError):
+        log = JobHistory.of(config).journal(backoff).read()
+        if not log.decision_is_open:
+            found = (changed_columns(sinks[name], log.decision, now) for name, now in columns.items())
+            return [refusal for refusal in found if refusal is not None]
+    return []
 
 
 def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[PreflightError]:

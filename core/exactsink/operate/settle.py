@@ -10,7 +10,7 @@ from exactsink.job.driver import identity_of
 from exactsink.observe.state import LIVE_SECONDS
 from exactsink.operate.actions import Operator, acting_user
 from exactsink.operate.indoubt import Doubt, chosen, doubts
-from exactsink.operate.refusals import GIVEN_UP, Word, held_back, is_foreign, nothing_left
+from exactsink.operate.refusals import Word, held_back, is_foreign, nothing_left
 from exactsink.operate.views import look
 from exactsink.protocol.commit import all_before
 from exactsink.protocol.journal.log import Decision, Log
@@ -84,9 +84,9 @@ class Settler(Operator):
             named = [(c, o) for c, o in left if isinstance(o, Lost | Unknown) and _is_on(word, c, o)]
             if not named:
                 raise nothing_left(word)
-            if word.outcome == GIVEN_UP:
+            if word.outcome == "lost":
                 with self._marks(word.sink) as (_, marks):
-                    marks.check_rewrite(word.sink, sum(isinstance(outcome, Lost) for _, outcome in left))
+                    marks.check_rewrite(word.sink, len(named) + sum(isinstance(outcome, Lost) for _, outcome in left))
             on = [committable for committable, _ in named]
             rows = sum(committable.rows for committable in on)
             reason = f"{word.reason} ({len(on)} participants, {rows} rows; {named[0][1].evidence})"
@@ -106,7 +106,8 @@ class Settler(Operator):
         decided = log.decision.committables(word.sink) if log.decision else ()
         with self._marks(word.sink) as (committer, marks):
             marks.check_start()
-            return list(zip(decided, committer.assess(word.epoch, decided), strict=True))
+            found = marks.possible(word.sink, committer.assess(word.epoch, decided))
+            return list(zip(decided, found, strict=True))
 
     @contextmanager
     def _marks(self, name: str) -> Iterator[tuple[Committer, Marks]]:

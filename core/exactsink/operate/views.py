@@ -180,24 +180,27 @@ def _ask(sink: Sink, job: str, log: Log, seconds: float, *, thorough: bool) -> _
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
         knock(f"sink {sink.name}", sink.backend.servers, seconds)
+        marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
         if not sink.backend.traits.marks and _decided(sink, log):
-            standings = _standings(sink, log, committer)
+            standings = _standings(sink, log, committer, marks)
         for _ in range(2 if sink.backend.traits.marks else 0):
             mark = committer.mark()
-            marks = Marks.of({sink.name: sink}, {sink.name: committer}, lambda: log, lambda attempt: None)
             problem = marks.problem(sink.name, mark)
             if problem is not None or (_proves(sink, log, mark) and not (thorough and _decided(sink, log))):
                 break
-            standings = standings or _standings(sink, log, committer)
+            standings = standings or _standings(sink, log, committer, marks)
         return _Answer(mark, problem, standings, list(committer.in_doubt()))
 
 
-def _standings(sink: Sink, log: Log, committer: Committer) -> Sequence[Standing]:
-    """Ask how the decided committables stand; an operator's word takes the place of an Unknown, as in a commit."""
+def _standings(sink: Sink, log: Log, committer: Committer, marks: Marks) -> Sequence[Standing]:
+    """Ask how the decided committables stand, as a commit would find them.
+
+    A loss that the mark contradicts is unknown; an operator's word takes the place of an Unknown.
+    """
     assert log.decision is not None
     words, committables = log.resolved.get(sink.name, {}), _decided(sink, log)
-    found = zip(committables, committer.assess(log.decision.epoch, committables), strict=True)
-    return [resolved_by(words.get(committable.ref), standing) for committable, standing in found]
+    possible = marks.possible(sink.name, committer.assess(log.decision.epoch, committables))
+    return [resolved_by(words.get(c.ref), one) for c, one in zip(committables, possible, strict=True)]
 
 
 def _decided(sink: Sink, log: Log) -> Sequence[Committable]:

@@ -86,6 +86,7 @@ class CommitCalls:
     """How a decision is committed: sink by sink, each until it has an answer.
 
     `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
+    `possible(sink, outcomes)` holds it against losses that were found: those that it contradicts are unknown.
     `resolved` is an operator's word on participants in doubt, by sink and ref: `committed` or `lost`. `before` names
     all sinks that are committed before a sink: it isn't tried until they are.
     """
@@ -95,6 +96,7 @@ class CommitCalls:
     check_mark: Callable[[str], None] = lambda sink: None
     resolved: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     before: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    possible: Callable[[str, Sequence[Outcome]], Sequence[Outcome]] = lambda sink, outcomes: outcomes
 
     def commit(
         self,
@@ -167,16 +169,17 @@ class CommitCalls:
         for attempt in range(self.retry.attempts):
             try:
                 self.check_mark(name)
-                outcomes = committer.commit(epoch, committables)
+                found = self.possible(name, committer.commit(epoch, committables))
+                if not (words := self.resolved.get(name)):
+                    return found
+                said = [resolved_by(words.get(c.ref), one) for c, one in zip(committables, found, strict=True)]
+                return self.possible(name, said)  # a word does not make lost what shows
             except Retryable as error:
                 if attempt + 1 == self.retry.attempts:
                     raise
                 fields = {"sink": name, "attempt": attempt + 1, "error": error.what}
                 self.events.report("commit_retried", epoch=epoch, level=logging.WARNING, **fields)
                 self.retry.wait(attempt)
-                continue
-            words = self.resolved.get(name, {})
-            return [resolved_by(words.get(c.ref), o) for c, o in zip(committables, outcomes, strict=True)]
         raise AssertionError("a commit is tried at least once")
 
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -18,7 +18,7 @@ from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
-from exactsink.protocol.journal.records import Claim, Clean, Decide, DecidedSink, Identity, Redecide
+from exactsink.protocol.journal.records import Claim, Clean, Columns, Decide, DecidedSink, Identity, Redecide
 from exactsink.protocol.lineage import check_follows, check_replay, given_twice, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.quarantine import check_quarantined, quarantined
@@ -40,7 +40,7 @@ class Batch:
     `fingerprint` is equal exactly for a replay of an input that ends at the same place, `previous` is where the batch
     before it ended, so where this one begins; empty for the first. `schemas` are the sinks' shaped frames; `write` runs
     an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again. `ends` are the
-    sources' end offsets, in their own words.
+    sources' end offsets, in their own words; `columns` are those of each sink's rows, before they are shaped.
     """
 
     epoch: int
@@ -49,6 +49,7 @@ class Batch:
     write: Callable[[EpochPlan], Sequence[Vote]]
     ends: Sequence[str] = ()
     previous: str = ""
+    columns: Mapping[str, Columns] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,8 @@ class Coordinator:
             for name in filter(committables.get, committables):
                 self._committers[name].check_votes(batch.epoch, committables[name])
         with self._events.point("decide", batch.epoch):
-            sinks = {name: _decided(sink, committables[name]) for name, sink in self._sinks.items()}
+            columns = batch.columns
+            sinks = {n: _decided(sink, committables[n], columns.get(n)) for n, sink in self._sinks.items()}
             marks = self._marks.decided(claim, batch.epoch, sinks)
             self._journal.decide(Decide(batch.epoch, claim.generation, batch.fingerprint, sinks, batch.previous, marks))
         self._report_quarantined(batch.epoch, votes)
@@ -334,7 +336,8 @@ class Coordinator:
     def _commit(self, decision: Decision, reach: Reach | None = None, *, source_done: bool = False) -> CommitResult:
         asked = [n for n in decision.sinks if n in self._committers and (reach is None or reach.commits(n))]
         bound = {name: self._committers[name] for name in asked if is_bound(self._sinks, decision, name)}
-        call = CommitCalls(self._events, self._retry, self._marks.check_commit, self._journal.log.resolved, self._order)
+        marks, words = self._marks, self._journal.log.resolved
+        call = CommitCalls(self._events, self._retry, marks.check_commit, words, self._order, marks.possible)
         return call.commit(decision, bound, self._parallel, reach, source_done=source_done)
 
     def _complete(self, claim: Claim, batch: Batch) -> None:
@@ -387,8 +390,8 @@ class Coordinator:
             self._events.report("state_not_saved", level=logging.WARNING, error=str(error))
 
 
-def _decided(sink: Sink, committables: tuple[Committable, ...]) -> DecidedSink:
-    return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables)
+def _decided(sink: Sink, committables: tuple[Committable, ...], columns: Columns | None) -> DecidedSink:
+    return DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, committables, columns)
 
 
 def _counts(lost: Mapping[str, Sequence[Committable]]) -> Mapping[str, int]:

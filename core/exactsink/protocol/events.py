@@ -96,7 +96,7 @@ _EVENTS = {
         "`exactsink run` ends, for whatever reason: what it did since its start",
         "epochs last_epoch rows seconds restarts stopped_by",
     ),
-    "run_known": ("a batch run was decided before: its old result is given", "run missing"),
+    "run_known": ("a batch run was decided before: its old result is given", "run missing changed"),
     "adopted": ("a new query goes on with the journal, from this base", "query_id base"),
     "noted": ("an operator's action was kept in the journal", "text"),
 }

@@ -6,16 +6,19 @@ The job stops then, with both values: going on would double rows or drop them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from exactsink.contract import Committer, ExactsinkError, InDoubtError, LineageError, Mark
+from exactsink.contract import Committer, ExactsinkError, InDoubtError, LineageError, Lost, Mark, Unknown
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Expected
 from exactsink.protocol.reach import Reach
 from exactsink.protocol.sinks import Sink
 
 __all__ = ["Marks", "difference", "expected_of", "is_at", "is_part"]
+
+T = TypeVar("T")
 
 _READS = 5
 _REBASE = (
@@ -82,20 +85,38 @@ class Marks:
         (reach or Reach()).asked(self.sinks, check)
 
     def check_rewrite(self, name: str, lost: int) -> None:
-        """Compare before a sink's lost rows are written again: no more of its set may show than is not lost.
+        """Compare before a sink's lost rows are written again: no more of its set may show than is not lost."""
+        decision = self.log().decision
+        if decision is not None and (why := self._contradiction(name, lost)):
+            votes = len(decision.committables(name))
+            raise InDoubtError(
+                f"sink {name}: {lost} of {votes} participants of epoch {decision.epoch} were found lost",
+                why=f"{why}. Rows that are written again may come twice",
+                next=f"look into the target; if the rows are there: exactsink indoubt resolve JOB.toml "
+                f"--epoch {decision.epoch} --sink {name} --as committed --reason 'TEXT'",
+            )
 
-        A target that can't count shows one participant at least.
+    def possible(self, name: str, found: Sequence[T]) -> Sequence[T | Unknown]:
+        """Return what was found of a sink's participants, where losses that its target contradicts are unknown."""
+        lost = sum(isinstance(one, Lost) for one in found)
+        why = self._contradiction(name, lost) if lost else ""
+        return [Unknown(f"{one.evidence}; {why}") if why and isinstance(one, Lost) else one for one in found]
+
+    def _contradiction(self, name: str, lost: int) -> str:
+        """Return why so many of a sink's participants can't be lost: more show than are left. Empty where they can.
+
+        The journal went back to before a redecide then, and lacks who took their place. A target that can't count shows
+        one participant at least.
         """
         decision = self.log().decision
         if name not in self.sinks or decision is None:
-            return
-        mark, votes = self._hold(name, self._unfinished(name)), len(decision.committables(name))
+            return ""
+        mark, left = self._hold(name, self._unfinished(name)), len(decision.committables(name)) - lost
         if mark is None or mark.epoch != decision.epoch:
-            return
-        if (1 if mark.participants is None else mark.participants) > votes - lost:
-            what = f"sink {name}: {lost} of {votes} participants of epoch {decision.epoch} were found lost"
-            why = f"its target holds {mark}: more of them than are left. Rows that are written again may come twice"
-            raise InDoubtError(what, why=why, next="start the job again: it looks at each participant again")
+            return ""
+        if (1 if mark.participants is None else mark.participants) <= left:
+            return ""
+        return f"its target holds {mark}: more participants than the {left} that are not lost"
 
     def check_commit(self, name: str) -> None:
         """Compare in the session that commits next.

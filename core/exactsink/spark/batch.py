@@ -20,7 +20,7 @@ from exactsink.job.stop import StopFile, driver_name
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Complete
+from exactsink.protocol.journal.records import Columns, Complete
 from exactsink.protocol.sinks import Sink, check_identity
 from exactsink.spark.routes import BatchWrite, Passes
 from exactsink.toolkit.waiting import backoff
@@ -35,7 +35,7 @@ class RunResult:
     """What came of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided.
 
     `missing`: sinks that the job has now and that had no part in the run. They never get it; a run of another name, of
-    a job with those sinks alone, fills them.
+    a job with those sinks alone, fills them. `changed`: sinks for which the run had other columns than this frame has.
     """
 
     run: str
@@ -43,17 +43,32 @@ class RunResult:
     already_done: bool
     rows: Mapping[str, int]
     missing: Sequence[str] = ()
+    changed: Sequence[str] = ()
 
 
-def known_run(history: JobHistory, sinks: Mapping[str, Sink]) -> RunResult | None:
-    """Return the result of a run that is complete, None when it is not. `sinks` are the job's."""
+def known_run(
+    history: JobHistory, sinks: Mapping[str, Sink], columns: Sequence[tuple[str, str]] | None
+) -> RunResult | None:
+    """Return the result of a run that is complete, None when it is not.
+
+    `sinks` are the job's, `columns` those of the frame that all of them share.
+    """
     with closing(history.journal(backoff)) as journal:
         log = journal.read()
         check_identity(log, identity_of(history))
         known, had = _known(log, history.run or ""), log.decision.sinks if log.decision else {}
         targets = {sink.target for sink in had.values()}  # a sink may have another name by now
         missing = [name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets]
-        return known and replace(known, missing=missing)
+        changed = [name for name in had if name in sinks and _differs(sinks[name], had[name].columns, columns)]
+        return known and replace(known, missing=missing, changed=changed)
+
+
+def _differs(sink: Sink, before: Columns | None, frame: Sequence[tuple[str, str]] | None) -> bool:
+    if before is None or frame is None:
+        return False
+    types = {**dict(frame), **({sink.epoch_column: "bigint"} if sink.epoch_column is not None else {})}
+    names = {*(sink.columns or dict(frame)), *filter(None, [sink.epoch_column])}
+    return {name: types.get(name) for name in names} != dict(before)
 
 
 def write_run(
@@ -141,7 +156,8 @@ def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunRes
         if known is not None:  # another process has finished it meanwhile
             return known
         fingerprint = hashlib.sha256(run.encode()).hexdigest()
-        result = coordinator.run_epoch(Batch(journal.log.base, fingerprint, passes.schemas(), write))
+        schemas, columns = passes.schemas(), passes.columns()
+        result = coordinator.run_epoch(Batch(journal.log.base, fingerprint, schemas, write, columns=columns))
         journal.keep(Complete(result.epoch))
         coordinator.returned(result.epoch)
     return RunResult(run, result.epoch, result.skipped, result.rows)

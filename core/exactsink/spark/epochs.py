@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from exactsink.contract import Fenced, LineageError, Retryable
 from exactsink.job.checkpoint import Checkpoint
+from exactsink.job.columns import check_columns
 from exactsink.job.config import JobConfig
 from exactsink.job.driver import Driver
 from exactsink.job.history import JobHistory
@@ -182,7 +183,9 @@ class Epochs:
         with closing(BatchWrite(passes, frame, keeps_state=batch_id == 0 or checkpoint.is_stateful())) as write:
             fingerprint, ends = checkpoint.fingerprint(batch_id), checkpoint.source_ends(batch_id)
             previous = checkpoint.previous(batch_id)
-            driver.coordinator.run_epoch(Batch(epoch, fingerprint, passes.schemas(), write, ends, previous))
+            schemas, columns = passes.schemas(), passes.columns()
+            check_columns(self._sinks, driver.journal.log, epoch, columns)
+            driver.coordinator.run_epoch(Batch(epoch, fingerprint, schemas, write, ends, previous, columns))
         if not write.ran and checkpoint.is_stateful():
             with tasks_of(epoch):
                 frame.write.format("noop").mode("overwrite").save()  # else the state store lacks this batch's version

@@ -168,10 +168,11 @@ class Job:
             self._observe()
             route = route or load_route(self.config)
             history = JobHistory.of(self.config, run)
-            known = known_run(history, self.sinks)
+            known = known_run(history, self.sinks, frame.dtypes if route is None else None)
             if known is not None:
-                level = logging.WARNING if known.missing else logging.INFO
-                self.events.report("run_known", level=level, run=run, missing=", ".join(known.missing))
+                level = logging.WARNING if known.missing or known.changed else logging.INFO
+                missing, changed = ", ".join(known.missing), ", ".join(known.changed)
+                self.events.report("run_known", level=level, run=run, missing=missing, changed=changed)
                 return known
             check_batch_guarantee(self.sinks)
             passes = self._checked(frame, route).passes

@@ -6,7 +6,7 @@ import gc
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.types import BinaryType, DataType, DoubleType, StructType
 
 from exactsink.contract import Backend, ConfigError
+from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, quarantines, resolved
 from exactsink.protocol.votes import EpochPlan, Vote
@@ -67,6 +68,11 @@ class OnePass:
         """Each sink's shaped frame as an Arrow schema."""
         return {name: shape.schema for name, shape in self._shapes.items()}
 
+    @property
+    def columns(self) -> Mapping[str, Columns]:
+        """Each sink's own columns, before they are shaped."""
+        return {name: shape.own for name, shape in self._shapes.items()}
+
     def rows(self, frame: DataFrame, name: str) -> pa.Table:
         """Collect a sink's rows of a small frame, shaped as its writer gets them."""
         shape, frame = self._shapes[name], self._numbered(frame, 0)
@@ -111,6 +117,7 @@ class _Shape:
     where: str | None
     kinds: tuple[DataType, ...]
     schema: pa.Schema
+    own: Columns = field(compare=False)
 
     def columns(self) -> list[Column]:
         return [F.expr(expression) for expression in self.expressions]
@@ -221,13 +228,15 @@ def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
     """
     names = (*(sink.columns or whole.columns), *filter(None, [sink.epoch_column]))
     expressions = tuple(map(quoted_name, names))
-    wanted = sink.backend.shape(arrow_schema(frame.select(*map(F.expr, expressions))))
+    own = frame.select(*map(F.expr, expressions))
+    wanted = sink.backend.shape(arrow_schema(own))
     if wanted is not None:
         expressions = tuple(expanded(expression, expressions) for expression in wanted)
     shaped = frame.select(*map(F.expr, expressions))
     schema = arrow_schema(shaped)
     kinds = tuple(field.dataType for field in shaped.schema.fields)
-    shape = _Shape(expressions, tuple(shaped.columns), sink.where, kinds, schema)
+    columns = tuple((column.name, column.dataType.simpleString()) for column in own.schema.fields)
+    shape = _Shape(expressions, tuple(shaped.columns), sink.where, kinds, schema, columns)
     frame.select(*shape.sent(0))  # analyzed now: a mistake in `where` is reported before the query starts
     return shape
 

@@ -20,9 +20,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import exactsink
-from exactsink.contract import PreflightError
+from exactsink.contract import ExactsinkError, PreflightError
 from exactsink.job.config import JobConfig
-from exactsink.operate.preflight import Found, ask_sink, found_together, look_at_journal, promise_refusals
+from exactsink.operate.preflight import (
+    Found,
+    ask_sink,
+    column_refusals,
+    found_together,
+    look_at_journal,
+    promise_refusals,
+)
 from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, resolved
@@ -82,7 +89,10 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     unfit, warnings = look_at_journal(config)
-    refusals = [*unfit, *promise_refusals(config, sinks)]
+    refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks)]
+    refusals += (
+        column_refusals(config, sinks, passes.columns()) if frame.isStreaming else []
+    )  # a run has no epoch before
     result = Preflight(findings, refusals, warnings, passes=passes, advice=advice(frame.sparkSession))
     if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
         try:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError
+from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.quarantine import quarantine_schema
 from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
@@ -58,6 +59,10 @@ class Passes:
         """Return each sink's shaped frame as an Arrow schema."""
         shaped = {name: one_pass.schemas[name] for name, one_pass in self._passes.items()}
         return shaped | {name: quarantine_schema(self._sinks[name].backend) for name in quarantines(self._sinks)}
+
+    def columns(self) -> Mapping[str, Columns]:
+        """Return the columns of each sink's rows, before they are shaped; a quarantine's never change."""
+        return {name: one_pass.columns[name] for name, one_pass in self._passes.items()}
 
     def frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
         """Return each sink's frame of a batch."""

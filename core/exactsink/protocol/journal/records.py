@@ -30,6 +30,7 @@ __all__ = [
     "BoundSink",
     "Claim",
     "Clean",
+    "Columns",
     "Complete",
     "Decide",
     "DecidedSink",
@@ -56,6 +57,9 @@ COPY = (
     "without one, move the journal away, and `exactsink rebase JOB.toml` begins another from what the targets hold"
 )
 """What to do about an entry that is needed and can't be read."""
+
+Columns = tuple[tuple[str, str], ...]
+"""A sink's columns in their order: names, and types in Spark's words, such as `decimal(10,2)`."""
 
 _Committable = Annotated[Committable, PlainValidator(committable_from), PlainSerializer(plain_committable)]
 
@@ -138,12 +142,13 @@ class Claim(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class DecidedSink:
-    """One sink's part of a decision."""
+    """One sink's part of a decision. `columns` are those of its rows; None in a record of an older release."""
 
     backend: str
     strategy: str
     target: str
     committables: tuple[_Committable, ...]
+    columns: Columns | None = None
 
     @property
     def rows(self) -> int:
