@@ -2,66 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from pathlib import Path
 
 from exactsink.cli.schema import schema_text
 from exactsink.contract import ConfigError
 
-__all__ = ["init", "write_new"]
+__all__ = ["DEFAULT_TARGETS", "SOURCES", "TARGETS", "init", "write_new"]
 
-_JOB = """\
-#:schema ./job.schema.json
-# `exactsink check job.toml` looks at everything without writing a row, `exactsink run job.toml` runs the job.
-[job]
-name = "{name}"
-checkpoint = "checkpoint"             # the journal stands beside it, in checkpoint.exactsink
-
-[spark]
-master = "local[2]"
-
-[source]
-format = "csv"
-schema = "id BIGINT, customer STRING, amount DOUBLE"
-path = "incoming"
-options = {{ header = true, maxFilesPerTrigger = 1 }}
-
-[transform]                           # or a function of Python's: [job] transform = "module:function"
-sql = "SELECT * FROM source WHERE amount > 0"
-
-[sinks.lake]                          # a data lake of Parquet files
-backend = "files"
-path = "lake"
-
-[sinks.table]                         # and a table with one row per key, committed together with it
-backend = "idempotent_upsert"
-url = "sqlite:///{name}.db"
-table = "orders"
-keys = ["id"]
-create = true
-"""
+_PIECES = files("exactsink.cli").joinpath("templates/job")
 _ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
+DEFAULT_TARGETS = ("files", "upsert")
 
 
-def init(folder: str, name: str) -> None:
-    """Write a job's files into a folder. Never overwrites: raises ConfigError when one of them stands already."""
+def _named(kind: str) -> Sequence[str]:
+    return sorted(found[1] for piece in _PIECES.iterdir() if (found := re.fullmatch(rf"{kind}_(\w+)\..*", piece.name)))
+
+
+SOURCES = _named("from")
+TARGETS = _named("to")
+"""Each has a template of its name, `to_NAME.toml.txt`: a new one needs nothing else."""
+
+
+def init(folder: str, name: str, source: str = "files", targets: Sequence[str] = DEFAULT_TARGETS) -> None:
+    """Write a job's files into a folder. Never overwrites: raises ConfigError if one of them exists already."""
     place = Path(folder).absolute()
-    files = {
-        place / "job.toml": _JOB.format(name=name),
+    text = "\n".join([_piece("job") + _piece(f"from_{source}"), *(_piece(f"to_{to}") for to in dict.fromkeys(targets))])
+    contents = {
+        place / "job.toml": text.replace("NAME", name).replace("KAFKA_SOURCE", _kafka_source()),
         place / "job.schema.json": schema_text(),
-        place / "incoming" / "orders-1.csv": _ROWS,
     }
-    write_new(files, "exactsink init ANOTHER_FOLDER")
+    if source == "files":
+        contents[place / "incoming" / "orders-1.csv"] = _ROWS
+    write_new(contents, "exactsink init ANOTHER_FOLDER")
+    if variables := sorted(set(re.findall(r"\$\{(\w+)", text))):
+        print(f"  set, or keep the defaults in job.toml: {', '.join(variables)}")
     print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
 
 
 def write_new(files: Mapping[Path, str], next: str) -> None:
-    """Write files, or none: raises ConfigError with the `next` command when one of them stands already."""
-    standing = [path for path in files if path.exists()]
-    if standing:
-        raise ConfigError(f"{standing[0]} exists already", why="init never overwrites", next=next)
+    """Write files, or none: raises ConfigError with the `next` command if one of them exists, or the disk refuses."""
+    existing = [path for path in files if path.exists()]
+    if existing:
+        raise ConfigError(f"{existing[0]} exists already", why="init never overwrites", next=next)
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            raise ConfigError(f"{path} can't be written", why=str(error.strerror), next=next) from None
         print(f"wrote {path}")
+
+
+def _piece(name: str) -> str:
+    return _PIECES.joinpath(f"{name}.toml.txt").read_text(encoding="utf-8")
+
+
+def _kafka_source() -> str:
+    """Return the package with Spark's own Kafka source, for the Spark that is installed here."""
+    try:
+        spark = version("pyspark")
+    except PackageNotFoundError:
+        spark = "4.0.0"
+    return f"org.apache.spark:spark-sql-kafka-0-10_{'2.12' if spark.startswith('3.') else '2.13'}:{spark}"

@@ -19,13 +19,14 @@ import click
 
 from exactsink import __version__
 from exactsink.cli import check_driver
-from exactsink.cli import init as init_command
 from exactsink.cli.adopt import adopt
 from exactsink.cli.answers import answering, one_document
 from exactsink.cli.backends import backends
 from exactsink.cli.barrier import barrier
 from exactsink.cli.history import history
 from exactsink.cli.indoubt import indoubt
+from exactsink.cli.init import DEFAULT_TARGETS, SOURCES, TARGETS
+from exactsink.cli.init import init as init_job
 from exactsink.cli.init_plugin import ROADS, init_plugin
 from exactsink.cli.journal import journal
 from exactsink.cli.options import as_json, job_file
@@ -38,6 +39,7 @@ from exactsink.cli.status import status
 from exactsink.cli.stop import stop
 from exactsink.cli.streams import watched_streams
 from exactsink.cli.verify import verify_job
+from exactsink.cli.watch import watch
 from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkError
 from exactsink.job.config.model import NEW_NAME
 from exactsink.job.stop import stopped_by_signals
@@ -106,18 +108,21 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 @cli.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
+@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The job's source; or a plugin's road.")
+@click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
 @click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
-@click.option("--from", "road", type=click.Choice(list(ROADS)), default="staged", help="What the plugin's store has.")
-def init(folder: str, name: str, plugin: str | None, road: str) -> None:
+def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:
     """Write a small job to start from into FOLDER, or a plugin; never overwrites.
 
     A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
     writes only, from `two-phase` where one process can prepare what another one commits.
     """
+    if source and (source in ROADS) != (plugin is not None):
+        raise click.BadParameter(f"{source} is {'a road of --plugin' if source in ROADS else 'a source of jobs'}")
     if plugin is None:
-        init_command.init(folder, name)
+        init_job(folder, name, source or "files", to or DEFAULT_TARGETS)
     else:
-        init_plugin(folder, plugin, road)
+        init_plugin(folder, plugin, source or "staged")
 
 
 @cli.command()
@@ -142,7 +147,22 @@ def script() -> None:
 
 
 for _command in (
-    *(adopt, backends, barrier, history, indoubt, journal, rebase, recover, runs, schema, status, stop, verify_job),
+    *(
+        adopt,
+        backends,
+        barrier,
+        history,
+        indoubt,
+        journal,
+        rebase,
+        recover,
+        runs,
+        schema,
+        status,
+        stop,
+        verify_job,
+        watch,
+    ),
 ):
     cli.add_command(_command)
 

@@ -17,6 +17,7 @@ from exactsink.toolkit.storage import AnyPath, ObjectPath, new_file
 
 __all__ = [
     *("HEARTBEAT_SECONDS", "LIVE_SECONDS", "Heartbeat", "LastTimes", "StateFile", "is_ahead", "is_live", "last_heard"),
+    "replace_whole",
 ]
 
 HEARTBEAT_SECONDS = 15.0
@@ -56,7 +57,7 @@ class StateFile:
 
     def write(self, state: State) -> None:
         """Save a state. Raises OSError."""
-        _replace(self._path, json.dumps(asdict(state), indent=1))
+        replace_whole(self._path, json.dumps(asdict(state), indent=1))
 
     def read(self) -> State | None:
         """Read it; None when it is absent or of another release. Raises OSError where that can't be known."""
@@ -96,7 +97,7 @@ class LastTimes:
         with self._lock, suppress(OSError):
             if time.time() - self._known.get(name, 0.0) > HEARTBEAT_SECONDS:  # an epoch may lose thousands
                 self._known = {**self._stored(), name: time.time()}
-                _replace(self._path, json.dumps(self._known))
+                replace_whole(self._path, json.dumps(self._known))
 
     def read(self) -> Mapping[str, float]:
         """Return each one's Unix time; the file is read once a heartbeat at most."""
@@ -112,7 +113,7 @@ class LastTimes:
             return {}
 
 
-def _replace(path: AnyPath, text: str) -> None:
+def replace_whole(path: AnyPath, text: str) -> None:
     """Replace a file whole, not synced. Raises OSError."""
     if isinstance(path, ObjectPath):
         path.replace(text.encode())
