@@ -117,7 +117,8 @@ def test_the_servers_of_compose_are_where_the_jobs_of_init_look_and_for_this_mac
         int(settings["KAFKA_TRANSACTION_MAX_TIMEOUT_MS"]) / 1000
         >= KafkaOptions.model_fields["transaction_timeout_seconds"].get_default()
     )
-    assert f"POSTGRES_PASSWORD: {re.findall(r'password=(\w+)', text)[0]}" in text
+    [password] = re.findall(r"user=postgres password=(\w+)", text)
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] == password
     assert services["postgres"]["command"][1:] == ["-c", "max_prepared_transactions=64"]
     keys = dict(re.findall(r"(AWS_\w+|BUCKET)=(\S+)", text))
     command = services["s3"]["command"]
