@@ -21,6 +21,7 @@ from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typed_sinks import STUBS, stub
 
 from exactsink import Job, Query, RunResult
 from exactsink.cli.answers import ANSWERS
@@ -73,8 +74,8 @@ _RECORDS = """\
 first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
-rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
-with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.
+rows and participants of each. `exactsink journal export` writes the entries as they are stored, a line each: with a
+record's place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
@@ -241,7 +242,8 @@ def stale(folder: Path = FOLDER) -> list[str]:
     """Name the pages that are not what the code and the figures say now."""
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES_WITH_FIGURES}
     figures = [page.name for page, text in texts.items() if with_figures(text) != text]
-    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())] + figures
+    stubs = [f"{path.parent.name}/{path.name}" for path, backend in STUBS.items() if not _is(path, stub(backend))]
+    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())] + figures + stubs
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -261,6 +263,8 @@ def main(check: bool, figures: Path | None) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (FOLDER / name).write_text(_HEAD + page(), encoding="utf-8")
+    for path, backend in STUBS.items():
+        path.write_text(stub(backend), encoding="utf-8")
     for path in PAGES_WITH_FIGURES:
         path.write_text(with_figures(path.read_text(encoding="utf-8")), encoding="utf-8")
 

@@ -9,10 +9,11 @@ import pytest
 
 from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Runner
 from exactsink.testing.scenarios import matrix
+from exactsink_delta.conformance import targets as delta_targets
 from exactsink_files.conformance import targets as files_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
-from exactsink_idempotent_upsert.postgres.conformance import targets_on as upsert_targets_on
+from exactsink_idempotent_upsert.postgres.targets import kit_targets as upsert_targets_on
 from exactsink_kafka.conformance import targets_on as kafka_targets_on
 from exactsink_postgres.conformance import targets_on
 from tests.conformance.duckdb_target import DuckDBTarget
@@ -25,8 +26,12 @@ from tests.servers.postgres import Postgres
 _OF_MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
 _DRIVERS_POINTS = ("recommit", "sweep", "open_epoch", "decide", "commit", "complete", "return")
 _SAME_TO_A_BACKEND = {f"{fault}-before-{point}" for fault in ("killed", "stalled") for point in _DRIVERS_POINTS}
-_SAME_TO_A_BACKEND |= {"killed-before-pre_commit", "stalled-before-pre_commit"}
-"""Only reads come between these and the point before them, after which the same process is killed or stalled."""
+_SAME_TO_A_BACKEND |= {
+    f"{fault}-{point}"
+    for fault in ("killed", "stalled")
+    for point in ("before-claim", "before-pre_commit", "after-vote")
+}
+"""Only reads come between these and a point beside them, at which the same process is killed or stalled."""
 
 _OF_BACKENDS = SCENARIOS.keys() - _SAME_TO_A_BACKEND - {"assessed-inside-commit", "assessed-beside-commit"}
 _OF_BACKENDS -= {"quarantine-replayed"}  # what it asks of a validator is asked by "judged-again", too
@@ -34,12 +39,23 @@ _OF_APPLIERS = {
     *("many-rows", "undecided-invisible", "bad-rows-apart", "commits-at-once", "applied-late", "commit-replayed"),
     *("killed-after-pre_commit", "killed-inside-commit", "stalled-inside-commit", "killed-inside-sweep"),
     *("one-vote-lost", "unknown-after-commit", "loser-swept", "previous-release", "foreign-untouched"),
-    *("two-jobs-interleaved", "births-at-once", "second-journal", "mark-before-rows", "marks-trimmed"),
+    *("two-jobs-interleaved", "births-at-once", "second-journal", "marks-trimmed"),
 }
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
+_OF_TABLES = {
+    *("killed-inside-commit", "stalled-inside-commit", "commits-at-once", "commit-replayed", "second-journal"),
+    *(
+        "one-vote-lost",
+        "loser-swept",
+        "undecided-invisible",
+        "births-at-once",
+        "unknown-after-commit",
+        "bad-rows-apart",
+    ),
+}
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
-    *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),
+    *(name for name in SCENARIOS.keys() - _SAME_TO_A_BACKEND if name.endswith(("-write", "-pre_commit"))),
     *(*_OF_FORMATS, "other-process", "commit-replayed", "one-vote-lost", "loser-swept", "two-jobs-interleaved"),
 }
 
@@ -81,6 +97,16 @@ class TestFiles(ConformanceSuite):
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         return files_targets()["parquet"]
+
+
+class TestDelta(ConformanceSuite):
+    """One entry of a log for all participants: what is its own beside files."""
+
+    test_conformance = chosen(_OF_TABLES)
+
+    @pytest.fixture
+    def target(self) -> ConformanceTarget:
+        return delta_targets()["partitioned"]
 
 
 class TestIdempotentUpsert(ConformanceSuite):

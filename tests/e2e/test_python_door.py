@@ -186,7 +186,12 @@ def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, mo
 
 
 SCRIPT = """
+from pathlib import Path
 from exactsink import Job, Query, RunResult
+from exactsink_files import Files
+from exactsink_idempotent_upsert import Upsert
+from exactsink_kafka import Kafka
+from exactsink_postgres import Postgres
 from pyspark.sql import DataFrame
 
 def stream(df: DataFrame) -> int:
@@ -200,6 +205,8 @@ def batch(job: Job, df: DataFrame) -> RunResult:
     return job.write(df, run="2026-11-20")
 
 Job(name="orders", checkpoint="c", sinks={}, output_mode="upsert")
+sinks = {"a": Files(path=Path("a"), where="id > 0"), "b": Kafka(bootstrap_servers="b:9092", sasl_password="${P}")}
+Job(name="orders", checkpoint="c", sinks={**sinks, "c": Postgres(table="t"), "d": Upsert(url="u", table="t", keys="k")})
 """
 
 
@@ -210,7 +217,10 @@ def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
     checked = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     lines = checked.stdout.splitlines()
     assert any('Revealed type is "int"' in line or 'Revealed type is "builtins.int"' in line for line in lines)
-    assert ["output_mode" in line for line in lines if "error" in line and "Found" not in line] == [True]
+    wrong = [line for line in lines if "error" in line and "Found" not in line]
+    assert len(wrong) == 2, checked.stdout
+    assert "output_mode" in wrong[0]
+    assert 'Argument "keys" to "Upsert"' in wrong[1]
 
 
 def test_query_has_the_names_of_sparks_own() -> None:

@@ -93,12 +93,6 @@ def _mysql_xa(clean: Clean) -> Iterator[Store]:
         yield Store({"MYSQL_URL": url % "mysql"}, f'url = "{url % database}"\ntable = "orders"\ncreate = true\n', ids)
 
 
-@contextmanager
-def _delta(clean: Clean) -> Iterator[Store]:
-    table = "__import__('deltalake').DeltaTable('orders').to_pyarrow_table()"
-    yield Store({}, 'path = "orders"\n', lambda: clean.ids(table))
-
-
 @dataclass(frozen=True)
 class Plugin:
     """An example: its package, its store, and the scenarios of the kit that it passes as it is installed."""
@@ -115,7 +109,6 @@ class Plugin:
 PLUGINS = {
     "redis": Plugin("exactsink-redis 0.1.0", _redis),
     "mysql_xa": Plugin("exactsink-mysql-xa 0.1.0", _mysql_xa),
-    "delta": Plugin("exactsink-delta 0.1.0", _delta),
 }
 """By backend."""
 

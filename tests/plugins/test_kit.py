@@ -16,7 +16,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples/plugins"
 QUICK = {
     "redis": ("killed-inside-commit", "applied-late", "second-journal"),
     "mysql-xa": ("killed-inside-commit", "commits-at-once", "loser-swept"),
-    "delta": ("commits-at-once", "second-journal", "one-vote-lost"),
 }
 """The rest of their tests is for `make proof`, but for wheels in a clean environment (test_installed.py)."""
 
@@ -36,15 +35,11 @@ def of_plugin(plugin: str, request: pytest.FixtureRequest) -> Iterator[Conforman
 
         with own_redis() as server:
             yield RedisTarget(server.url)
-    elif plugin == "mysql-xa":
+    else:
         from exactsink_mysql_xa_targets import XaTarget
 
         server: MariaDB = request.getfixturevalue("mariadb")
         yield XaTarget(f"mysql://root@localhost/mysql?unix_socket={server.socket}")
-    else:
-        from exactsink_delta_targets import DeltaTarget
-
-        yield DeltaTarget(("kind",))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ EXAMPLES = Path(__file__).parents[2] / "examples/plugins"
 PLUGINS = {
     **dict.fromkeys(ROADS, (r"\b(sqlite3|store)\b", 100)),
     "exactsink-redis": (r"\b(redis|_redis|step)\b", 100),
-    "exactsink-delta": (r"\b(DeltaTable|table|_log|pq|pa|parquet)\b", 380),  # on the third road: files, log, columns
     "exactsink-mysql-xa": (r"\b(pymysql|session|_session)\b", 480),  # on the third road, for what servers do with XA
 }
 """Examples, and what `exactsink init --plugin` writes: how the code names its store's client, and its budget."""

@@ -18,11 +18,11 @@ else:
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core/exactsink"
-NAMES = ("files", "idempotent_upsert", "kafka", "postgres")
+NAMES = ("delta", "files", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
-MOST_FILES = {"files": 22, "idempotent_upsert": 35, "kafka": 26, "postgres": 24}
-MOST_LINES = {"files": 2147, "idempotent_upsert": 3300, "kafka": 3258, "postgres": 2500}
+MOST_FILES = {"delta": 9, "files": 22, "idempotent_upsert": 35, "kafka": 26, "postgres": 24}
+MOST_LINES = {"delta": 690, "files": 2147, "idempotent_upsert": 3300, "kafka": 3258, "postgres": 2500}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
@@ -33,9 +33,10 @@ MOST_LINES = {"files": 2147, "idempotent_upsert": 3300, "kafka": 3258, "postgres
 # 300 for SFTP, 90 for votes that name only their own files
 # idempotent_upsert: 3,000 with preflight is the goal. Nine questions, answered by each of four databases, take 990
 # rows that are judged for a quarantine: 40 or 50 in each, and a file; 25 more of preflight in postgres
-MOST_PREFLIGHT_LINES = {"files": 400, "idempotent_upsert": 982, "kafka": 400, "postgres": 450}
+MOST_PREFLIGHT_LINES = {"delta": 110, "files": 400, "idempotent_upsert": 982, "kafka": 400, "postgres": 450}
 MOST_LINES_OF_A_FILE = 400
-MOST_LINES_OF_TESTS = 49_622  # what is added takes as much away
+MOST_LINES_OF_TESTS = 49_670  # what is added takes as much away
+_TARGETS = ("bench.py", "conformance.py", "targets.py")
 PREFLIGHT = ("preflight", "connect", "questions")
 OLD_WORDS = {
     r"\bmend(s|ed|ing)?\b": "fix",
@@ -68,9 +69,9 @@ def is_preflight(path: Path) -> bool:
         "contract": 650,
         "protocol": 2925,
         "bench": 1100,
-        "cli": 1980,
-        "operate": 1960,
-        "observe": 940,
+        "cli": 1885,
+        "operate": 1945,
+        "observe": 934,
         "watch": 400,
         "starters": 120,
     }.items(),
@@ -85,10 +86,7 @@ def test_a_backend_stays_within_its_budget(name: str) -> None:
     """Its targets for the kit and for `exactsink bench` count as files, not as lines."""
     paths = list(BACKENDS[name].rglob("*.py"))
     assert len(paths) <= MOST_FILES[name]
-    assert (
-        total(p for p in paths if not is_preflight(p) and p.name not in ("bench.py", "conformance.py"))
-        <= MOST_LINES[name]
-    )
+    assert total(p for p in paths if not is_preflight(p) and p.name not in _TARGETS) <= MOST_LINES[name]
     assert total(p for p in paths if is_preflight(p)) <= MOST_PREFLIGHT_LINES[name]
 
 

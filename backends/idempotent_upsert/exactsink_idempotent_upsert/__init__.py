@@ -15,11 +15,13 @@ The way of a row, and then of its vote:
 - `limits`: what a table's columns take, which tasks check.
 - `questions`: what `check` and a start find out about a table before the first row, partly by its information schema.
 - `table`: what is to be done to a table, and the names that SQL has for it.
-- `conformance`, `bench`: targets for the conformance kit and for `exactsink bench`.
+- `conformance`, `bench`: targets for the conformance kit and `exactsink bench`; `postgres.targets` has both.
 
 A module imports from those below it only, in this order. An import rule refuses all else.
 """
 
-from __future__ import annotations
+from exactsink.contract import sink_calls
 
-__all__: list[str] = []
+__all__ = ["Upsert"]
+
+__getattr__ = sink_calls("idempotent_upsert", Upsert="exactsink_idempotent_upsert.options:UpsertOptions")

@@ -46,9 +46,9 @@ def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
         why = "rows that delete others can't be counted by a reader"
         raise ConfigError("a table with delete_when is not measured", why=why)
     if options is not None and options.product == "postgresql":
-        from exactsink_idempotent_upsert.postgres.bench import targets_of
+        from exactsink_idempotent_upsert.postgres.targets import bench_targets
 
-        return targets_of(options)
+        return bench_targets(options)
     if options is not None and options.product in MYSQL:
         return {strategy: ServerTarget(strategy, options) for strategy in ("staged", "direct")}
     return {strategy: FileTarget(strategy, options) for strategy in ("staged", "direct")}

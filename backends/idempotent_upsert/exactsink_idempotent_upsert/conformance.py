@@ -235,7 +235,7 @@ def targets() -> Mapping[str, ConformanceTarget]:
     if url := os.environ.get(_MYSQL):
         found |= mysql_targets(url)
     if url := os.environ.get(_POSTGRES):
-        from exactsink_idempotent_upsert.postgres import conformance as postgres
+        from exactsink_idempotent_upsert.postgres.targets import kit_targets
 
-        found |= postgres.targets_on(url)
+        found |= kit_targets(url)
     return found

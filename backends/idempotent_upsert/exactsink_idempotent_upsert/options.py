@@ -6,6 +6,7 @@ Executors import this module: SQLAlchemy only where options are first read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,7 +51,9 @@ def checked_url(text: str, context: Any) -> str:
     try:
         given = make_url(text)
     except (ArgumentError, ValueError):
-        raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
+        wanted = text.removeprefix("jdbc:").partition(":")[0] if text.startswith("jdbc:") else ""
+        right = f"{wanted}://user@host/database" if wanted.isalpha() else f"{SQLITE}path/to/file.db"
+        raise ValueError(f"not a SQLAlchemy URL: write {right}") from None
     if given.get_backend_name() == "sqlite":
         return _odd_sqlite_file(given, context)
     if given.get_backend_name() == "postgresql":
@@ -95,8 +98,11 @@ def _mysql_server(given: URL) -> str:
         raise ValueError(f"{given.drivername} is not supported: write {product}+pymysql://user@host/database")
     if not given.database:
         raise ValueError(f"the URL names no database: write {product}+pymysql://user@host/database")
-    if find_spec("pymysql") is None:
-        raise ConfigError("this database needs PyMySQL", next="pip install 'exactsink[mysql]'")
+    try:  # here, once: threads that are the first to import a package, each another part of it, break each other
+        import_module("sqlalchemy.dialects.mysql.pymysql")
+        import_module("pymysql")
+    except ModuleNotFoundError as error:
+        raise ConfigError("this database needs PyMySQL", next="pip install 'exactsink[mysql]'") from error
     return given.set(drivername=f"{product}+pymysql").render_as_string(hide_password=False)
 
 

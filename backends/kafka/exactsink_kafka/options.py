@@ -98,7 +98,7 @@ class KafkaOptions(BackendOptions):
     options of the connection have librdkafka's names, with underscores, and serve driver and tasks alike.
     """
 
-    bootstrap_servers: str = Field(min_length=1)
+    bootstrap_servers: str = Field(min_length=1, examples=["kafka-1:9092,kafka-2:9092"])
     """Brokers to ask first: `host:port,host:port`."""
     topic: str | None = Field(default=None, min_length=1)
     """The topic of every row. Without it each row says its own, in a column `topic`."""
@@ -219,7 +219,7 @@ class KafkaOptions(BackendOptions):
         if wants and None in given:
             raise ValueError(f"{self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password")
         if not wants and any(value is not None for value in given):
-            raise ValueError("sasl_mechanism, sasl_username, sasl_password: only with SASL_SSL or SASL_PLAINTEXT")
+            raise ValueError(f"{', '.join(_LOGIN_OPTIONS)}: only with security_protocol = SASL_SSL or SASL_PLAINTEXT")
         if self.sasl_username == "" or self.sasl_password == SecretStr(""):
             raise ValueError("sasl_username, sasl_password: empty")
         if not self.security_protocol.endswith("SSL"):

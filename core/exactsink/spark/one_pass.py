@@ -54,6 +54,7 @@ class OnePass:
                 self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
                 raise _unshaped(name, error) from error
+        _check_distribution(frame, sinks)
         self._cuts: list[_Shape] = []
         for shape in self._shapes.values():  # sinks that want the same rows share them
             if shape not in self._cuts:
@@ -246,12 +247,24 @@ def expanded(expression: str, columns: Sequence[str]) -> str:
     return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
 
 
-def _unshaped(sink: str, error: PySparkException) -> ConfigError:
+def _unshaped(sink: str, error: PySparkException, part: str = "columns, where or types") -> ConfigError:
     return ConfigError(
-        f"sink {sink}: Spark refuses its columns, where or types",
+        f"sink {sink}: Spark refuses its {part}",
         why=first_line(error),
         next=f"fix [sinks.{sink}], or the job's transform",
     )
+
+
+def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
+    """Refuse a distribution by columns that the frame lacks: every epoch would fail. Raises ConfigError."""
+    asking = [
+        name for name, sink in sinks.items() if isinstance(sink.distribution, str) and sink.distribution != "none"
+    ]
+    if asking:
+        try:
+            _distributed(frame, sinks).schema  # noqa: B018  Spark Connect analyzes it now
+        except PySparkException as error:
+            raise _unshaped(asking[0], error, "distribution") from error
 
 
 def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from exactsink.contract import Finding
-from exactsink_idempotent_upsert.generic.database import EpochRows, column_type, columns_of, takes
+from exactsink_idempotent_upsert.generic.statements import EpochRows, column_type, columns_of, takes
 from exactsink_idempotent_upsert.limits import family
 from exactsink_idempotent_upsert.questions import SchemaQuestions, collated, forgotten, frame_findings, text, unordered
 from exactsink_idempotent_upsert.table import Table

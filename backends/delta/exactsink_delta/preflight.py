@@ -1,4 +1,4 @@
-"""What preflight finds: a table's columns beside the rows', and what it asks of writers that a plain one does not give."""
+"""What preflight finds: a table's columns beside the rows', and what a table asks of its writers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, Field, Schema
+
 from exactsink.contract import Finding
 
-__all__ = ["arrow_schema", "delta_columns", "misfits", "new_table_problems", "table_problems"]
+__all__ = ["added", "arrow_schema", "delta_columns", "misfits", "new_table_problems", "table_problems"]
 
 _FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants", "timestampNtz"}
 """What a table may ask of its writers. The rules that some of these allow are looked for one by one."""
@@ -59,8 +60,20 @@ def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterat
             yield Finding("error", f"Delta can't have a column {name!r}, or not beside its like", "rename it")
 
 
-def misfits(schema: pa.Schema, table: DeltaTable, inside: Sequence[str] | None = None) -> Iterator[Finding]:
-    """Compare rows with the table's columns; for a file's, `inside` are the partition columns that it leaves out."""
+def added(schema: pa.Schema, table: DeltaTable) -> list[Field]:
+    """Return the columns of the rows that the table lacks, as Delta's."""
+    there = {field.name.lower() for field in table.schema().fields}
+    columns = Schema.from_arrow(delta_columns(schema)[0]).fields
+    return [Field(each.name, each.type) for each in columns if each.name.lower() not in there]
+
+
+def misfits(
+    schema: pa.Schema, table: DeltaTable, inside: Sequence[str] | None = None, *, adds: bool = False
+) -> Iterator[Finding]:
+    """Compare rows with the table's columns. With `adds`, columns that it lacks are only announced.
+
+    For a file's columns, `inside` are the partition columns that it leaves out.
+    """
     columns, wrong = delta_columns(schema)
     yield from wrong
     stand = {field.name: field for field in arrow_schema(table)}
@@ -69,8 +82,13 @@ def misfits(schema: pa.Schema, table: DeltaTable, inside: Sequence[str] | None =
         yield Finding("error", f"the table is partitioned by {by}", "")
     for field in columns:
         kind = stand[field.name].type if field.name in stand else None
-        if kind is None:
-            yield Finding("error", f"the table has no column {field.name}", f"add it, or leave {field.name} out")
+        if kind is None and adds and field.name.lower() not in map(str.lower, stand):
+            yield Finding(
+                "warning", f"the table has no column {field.name}: the first epoch adds it", "nothing, if meant"
+            )
+        elif kind is None:
+            fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'
+            yield Finding("error", f"the table has no column {field.name}", fix)
         elif field.type != kind:
             yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
     there = {*schema.names, *(inside or ())}
@@ -93,7 +111,7 @@ def delta_columns(schema: pa.Schema) -> tuple[pa.Schema, list[Finding]]:
             if pa.types.is_null(field.type):
                 raise ValueError
             fields += pa.schema(Schema.from_arrow(pa.schema([kept])).to_arrow())
-        except Exception:  # noqa: BLE001  # deltalake has no class of its own for it
+        except Exception:  # deltalake has no class of its own for it
             fix = f"cast {field.name}, or leave it out"
             wrong.append(Finding("error", f"Delta has no type for column {field.name}, {field.type}", fix))
     return pa.schema(fields), wrong

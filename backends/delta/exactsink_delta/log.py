@@ -14,9 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
+
 from exactsink.contract import Fatal
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, sync_folders
@@ -63,6 +64,18 @@ class TableLog:
                 raise
         return self.standing()
 
+    def add_columns(self, table: DeltaTable, columns: Sequence[Field]) -> DeltaTable:
+        """Add columns to the table, or find that another process has; return the table as it is then."""
+        if not columns:
+            return table
+        try:
+            table.alter.add_columns([*columns])
+        except DeltaError:
+            there = {field.name for field in self.standing().schema().fields}
+            if any(column.name not in there for column in columns):
+                raise
+        return self.standing()
+
     def put_birth(self, lineage: str) -> None:
         """Put a birth if there is none: beside the log, as there may be no table yet. The first entry goes over it."""
         create_file(self._birth, lineage.encode())
@@ -78,7 +91,9 @@ class TableLog:
         lineage, token, version = (
             table.transaction_version(f"{self._app}:{name}") for name in ("lineage", "token", "version")
         )
-        assert lineage is not None and token is not None and version is not None, "an entry has all four"
+        assert lineage is not None, "an entry has all four"
+        assert token is not None
+        assert version is not None
         since = table.version() - version
         for entry in table.history(since) if since else ():  # the newest first
             if entry["operation"] == "RESTORE":
@@ -114,7 +129,8 @@ class TableLog:
     def sync(self, table: DeltaTable) -> None:
         """Sync the log from its checkpoint on, what other writers put there, too: behind a gap no entry counts.
 
-        deltalake leaves its files to the system, which may lose them in a power cut. A store keeps what it answered for.
+        deltalake leaves its files to the system, which may lose them in a power cut. A store keeps what it
+        answered for.
         """
         if isinstance(self._log, ObjectPath):
             return

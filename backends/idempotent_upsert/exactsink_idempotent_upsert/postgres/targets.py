@@ -1,4 +1,7 @@
-"""Targets of the `idempotent_upsert` backend in PostgreSQL for the kit: a database of its own for a scenario."""
+"""Targets in PostgreSQL: for the kit a database of its own for a scenario, for `exactsink bench` a copy of a table.
+
+The copies are those of the `postgres` backend, under the name that `set` knows.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
 import sqlalchemy.dialects.postgresql  # noqa: F401 - here once, not in each process that the kit forks
 from psycopg.conninfo import conninfo_to_dict
 
+from exactsink.bench.target import BenchTarget, Place
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
+from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.postgres import database as postgres  # noqa: F401 - the same
+from exactsink_idempotent_upsert.table import GUARD
+from exactsink_postgres import bench
 from exactsink_postgres.conformance import StagedTarget
+from exactsink_postgres.public import PostgresOptions
 
-__all__ = ["DirectTarget", "UpsertTarget", "targets_on"]
+__all__ = ["DirectTarget", "UpsertTarget", "UpsertedTable", "bench_targets", "kit_targets"]
 
 _TABLES = """
     CREATE TABLE keyed (id bigint PRIMARY KEY, kind text, amount float8, times int DEFAULT 1);
@@ -30,7 +39,7 @@ _TABLES = """
 _GONE = "DELETE FROM keyed USING exactsink_staged AS vote WHERE keyed.xmin = vote.xmin AND participant = ANY (%s)"
 
 
-def targets_on(conninfo: str) -> Mapping[str, ConformanceTarget]:
+def kit_targets(conninfo: str) -> Mapping[str, ConformanceTarget]:
     """Return the targets by name, on this server."""
     return {"postgres_staged": UpsertTarget("staged", conninfo), "postgres_direct": DirectTarget("direct", conninfo)}
 
@@ -80,3 +89,39 @@ class DirectTarget(UpsertTarget):
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Empty the marks and the registry."""
         self.run(folder, "TRUNCATE exactsink_epochs, exactsink_staged")
+
+
+def bench_targets(options: UpsertOptions) -> Mapping[str, BenchTarget]:
+    """Return both strategies. Raises ConfigError for a table that draws from a sequence."""
+    own = PostgresOptions(conninfo=options.url, table=options.table)
+    bench.targets(own)
+    return {strategy: UpsertedTable(strategy, own, options.keys) for strategy in ("staged", "direct")}
+
+
+@dataclass(frozen=True)
+class UpsertedTable(bench.TableTarget):
+    """A table of the sink's own name, with the columns that strategy `direct` needs."""
+
+    by: tuple[str, ...]
+
+    @property
+    def holds(self) -> str:
+        since = "while each task votes" if self.strategy == "direct" else "from the begin of the commit"
+        return f"locks on rows, {since}"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.by
+
+    def copy(self, place: Place) -> str:
+        return quoted(place.identifier, self.given.name.name)
+
+    def make(self, place: Place) -> Mapping[str, Any]:
+        here = {**super().make(place), "keys": list(self.by)}
+        if self.strategy != "direct":
+            return here
+        if "create" not in here:
+            columns = ", ".join(f"ADD COLUMN IF NOT EXISTS {name} bigint" for name in GUARD)
+            with bench.session_of(self.given) as session:
+                session.run(f"ALTER TABLE {self.copy(place)} {columns}")
+        return {**here, "staging_schema": None}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
@@ -11,8 +11,10 @@ from itertools import count, takewhile
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
+
+from exactsink.contract import BatchValidator, Committable, Fatal, Retryable, Txn, Writer
 from exactsink.toolkit.storage import (
     AnyPath,
     DurableFile,
@@ -22,10 +24,19 @@ from exactsink.toolkit.storage import (
     storage_errors,
     sync_folders,
 )
+from exactsink_delta.log import RECORDS
 
-from exactsink_delta_log import RECORDS
-
-__all__ = ["DeltaWriter", "answering", "columns_of", "file_of", "files_of", "remove", "size_of"]
+__all__ = [
+    "DeltaWriter",
+    "RowValidator",
+    "answering",
+    "columns_of",
+    "file_of",
+    "files_of",
+    "fitted",
+    "remove",
+    "size_of",
+]
 
 _BUFFERED_BYTES = 64 * 2**20
 _INDEXED_COLUMNS = 32
@@ -73,7 +84,11 @@ class DeltaWriter(Writer):
                 raise Fatal(f"{self._record.parent} is not there on this executor", why=why, next=fix) from None
 
     def write(self, batch: pa.RecordBatch) -> None:
-        rows = self._fitted(batch)
+        try:
+            rows = fitted(batch, self._columns, self._partition_by)
+        except ValueError as error:
+            why, fix = str(error), "cast or filter such rows in the query, or set on_bad_row"
+            raise Fatal(f"sink {self._txn.sink}: the table can't take a row", why=why, next=fix) from error
         for values, part in self._divided(rows):
             self._part(values).waiting.append(part)
         self._rows += rows.num_rows
@@ -120,17 +135,6 @@ class DeltaWriter(Writer):
                 part.flush()
         self._waiting_bytes = 0
 
-    def _fitted(self, batch: pa.RecordBatch) -> pa.Table:
-        """Return the rows in the table's types. Raises Fatal for what a column can't hold."""
-        for field in self._columns:
-            if not field.nullable and batch.column(field.name).null_count:
-                raise self._unfit(f"column {field.name} is NOT NULL", f"filter {field.name} IS NOT NULL")
-        try:
-            columns = [batch.column(field.name).cast(field.type) for field in self._columns]
-        except pa.ArrowInvalid as error:
-            raise self._unfit(str(error), "cast the column in the query") from error
-        return pa.Table.from_arrays(columns, schema=self._columns)
-
     def _divided(self, rows: pa.Table) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
         """Divide rows by their partition, each in their order; the partition's columns are left out."""
         by = self._partition_by
@@ -139,12 +143,35 @@ class DeltaWriter(Writer):
             return
         places = rows.select(by).append_column("", pa.array(range(rows.num_rows)))
         for group in places.group_by(by, use_threads=False).aggregate([("", "list")]).to_pylist():
-            if "" in (group[name] for name in by):
-                raise self._unfit("an empty text is NULL to Delta's partitions", "nullif(column, '') if that is meant")
             yield tuple(_text(group[name]) for name in by), rows.take(group["_list"]).drop_columns(by)
 
-    def _unfit(self, why: str, fix: str) -> Fatal:
-        return Fatal(f"sink {self._txn.sink}: the table can't take a row", why=why, next=fix)
+
+class RowValidator(BatchValidator):
+    """Judges rows by the table's columns, as a task's ticket has them."""
+
+    def __init__(self, schema: pa.Schema, rules: bytes) -> None:
+        columns = pa.ipc.read_schema(pa.py_buffer(rules))
+        self._by: list[str] = json.loads(columns.metadata[b"partition_by"])
+        self._columns = columns.remove_metadata()
+        super().__init__(self._refusal, schema)
+
+    def _refusal(self, batch: pa.RecordBatch) -> str | None:
+        try:
+            fitted(batch, self._columns, self._by)
+        except ValueError as error:
+            return str(error)
+        return None
+
+
+def fitted(batch: pa.RecordBatch, columns: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
+    """Return rows in the table's types. Raises ValueError for what a column can't hold."""
+    for field in columns:
+        values = batch.column(field.name)
+        if not field.nullable and values.null_count:
+            raise ValueError(f"column {field.name} is NOT NULL")
+        if field.name in partition_by and pa.types.is_string(field.type) and pc.any(pc.equal(values, "")).as_py():
+            raise ValueError(f"an empty text is NULL to Delta's partitions, in column {field.name}")
+    return pa.Table.from_arrays([batch.column(field.name).cast(field.type) for field in columns], schema=columns)
 
 
 def answering(root: AnyPath) -> AbstractContextManager[None]:

@@ -1,29 +1,24 @@
-"""Delta tables as a sink of exactsink: tasks write Parquet files, one entry of the table's log names an epoch's.
+"""The driver's side: one entry of the table's log names an epoch's files, and holds the sink's mark.
 
-The entry goes to the version right after the one that was looked at, or nowhere, and holds the sink's mark: see
-`exactsink_delta_log`.
+The entry goes to the version right after the one that was looked at, or nowhere: see `log`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
+
 from exactsink.contract import (
     AlreadyCommitted,
-    Backend,
-    BackendOptions,
-    BackendSpec,
+    Audit,
     Committable,
     Committed,
     Committer,
@@ -38,12 +33,9 @@ from exactsink.contract import (
     Prepared,
     Retryable,
     Standing,
-    Traits,
     Txn,
     Undecided,
     Unknown,
-    Writer,
-    hookimpl,
 )
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
@@ -55,79 +47,15 @@ from exactsink.toolkit.storage import (
     store_findings,
     sync_folders,
 )
-from pydantic import ValidationInfo, field_validator
+from exactsink_delta.log import RECORDS, TableLog
+from exactsink_delta.options import DeltaOptions
+from exactsink_delta.preflight import added, arrow_schema, delta_columns, misfits, new_table_problems, table_problems
+from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, size_of
 
-from exactsink_delta_checks import arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta_files import DeltaWriter, answering, columns_of, file_of, files_of, remove, size_of
-from exactsink_delta_log import RECORDS, TableLog
-
-__all__ = ["DeltaBackend", "DeltaOptions", "exactsink_backends"]
+__all__ = ["DeltaCommitter"]
 
 _TRIES = 20
 _NO_TABLE = "make it, or set create = true"
-
-
-@hookimpl
-def exactsink_backends() -> list[BackendSpec]:
-    return [
-        BackendSpec(
-            "delta",
-            load="exactsink_delta:DeltaBackend",
-            install="pip install exactsink-delta",
-            strategies={"append": "tasks write Parquet files, then one entry of the table's log names them"},
-            conformance="exactsink_delta_targets:targets",
-        )
-    ]
-
-
-class DeltaOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
-
-    path: str
-    """The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).
-
-    For S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, ...
-    """
-    create: bool = True
-    """Whether to make the table, with the rows' columns, if there is none."""
-    partition_by: tuple[str, ...] = ()
-    """The columns that a new table is partitioned by; for a table that stands, its own or none."""
-
-    @field_validator("path")
-    @classmethod
-    def _whole(cls, path: str, info: ValidationInfo) -> str:
-        if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", path):
-            return f"s3://{url[1]}"
-        if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
-            raise ValueError("give a local folder or s3://bucket/path: other stores are not proven here")
-        folder = (info.context or {}).get("folder") or "."  # of the job's file
-        return os.path.realpath(Path(folder) / Path(path).expanduser())
-
-
-class DeltaBackend(Backend):
-    """What is journaled and travels to the executors: the options, no open table."""
-
-    Options = DeltaOptions
-    options: DeltaOptions
-
-    @property
-    def strategy(self) -> str:
-        return "append"
-
-    @property
-    def target(self) -> str:
-        return f"delta:{self.options.path}"
-
-    @property
-    def traits(self) -> Traits:
-        """A VACUUM may delete files that wait for their commit."""
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True)
-
-    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
-
-    def committer(self, ctx: JobContext) -> Committer:
-        return DeltaCommitter(self.options, ctx)
 
 
 class DeltaCommitter(Committer):
@@ -146,7 +74,7 @@ class DeltaCommitter(Committer):
             table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
-                yield from misfits(schema, table)
+                yield from misfits(schema, table, adds=self._adds)
             elif self._options.create:
                 yield from new_table_problems(schema, self._options.partition_by)
             else:
@@ -161,14 +89,36 @@ class DeltaCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._log.table() or self._made(schema)
-            self._check([*self._problems(table), *misfits(schema, table)])
+            self._check([*self._problems(table), *misfits(schema, table, adds=self._adds)])
+            if self._adds:
+                table = self._log.add_columns(table, added(schema, table))
             self._marker(epoch).check_new(self._log.marker(table))
             make_folder(self._records)
             self._log.sync(table)
-            columns = [field for field in arrow_schema(table) if field.name in schema.names]
-            by = json.dumps(table.metadata().partition_columns)
-            ticket: bytes = pa.schema(columns, {"partition_by": by}).serialize().to_pybytes()
-            return ticket
+            return self._ticket(table, schema)
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        """Return what tasks judge rows by: the table's columns, as the ticket has them."""
+        with self._answering():
+            return self._ticket(self._log.standing(), schema)
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        """Count the rows of the epochs' files that the log still names, by one listing of them.
+
+        A file that is named no more was rewritten by OPTIMIZE or DELETE: nothing can be said of its epoch then.
+        """
+        with self._answering():
+            table = self._log.table()
+            named = {uri.rpartition("/")[2] for uri in table.file_uris()} if table is not None else set[str]()
+        found = {}
+        for epoch, committables in epochs.items():
+            names = [
+                file_of(self._root, c.ref, n).name for c in committables for n in range(len(json.loads(c.payload)))
+            ]
+            gone = [name for name in names if name not in named]
+            rows = None if gone else sum(committable.rows for committable in committables)
+            found[epoch] = Audit(rows, f"{gone[0]} was rewritten, or deleted" if gone else "files that the log names")
+        return found
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Add all files by one entry, after a look at the table: first at its mark and version, then at the files.
@@ -251,6 +201,16 @@ class DeltaCommitter(Committer):
         by = self._options.partition_by
         self._check([*new_table_problems(schema, by)])
         return self._log.create(delta_columns(schema)[0], by)
+
+    @property
+    def _adds(self) -> bool:
+        return self._options.on_schema_change == "add_columns"
+
+    def _ticket(self, table: DeltaTable, schema: pa.Schema) -> bytes:
+        columns = [field for field in arrow_schema(table) if field.name in schema.names]
+        by = json.dumps(table.metadata().partition_columns)
+        ticket: bytes = pa.schema(columns, {"partition_by": by}).serialize().to_pybytes()
+        return ticket
 
     def _problems(self, table: DeltaTable) -> Iterator[Finding]:
         yield from table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)

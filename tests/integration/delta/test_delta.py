@@ -1,4 +1,4 @@
-"""The Delta plugin of the examples on real tables: the kit in S3, races for an entry, and what others do to a table."""
+"""Delta tables: the kit in S3, races for an entry, and what others do to a table."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from exactsink.contract import (
 from exactsink.testing import ConformanceSuite, Runner, Session
 from exactsink.testing.target import ROWS
 from exactsink.toolkit.storage import ObjectPath, path_of
-from tests.plugins.conftest import rows
+from exactsink_delta import writer as writer_module
+from exactsink_delta.backend import DeltaBackend, DeltaOptions
+from exactsink_delta.conformance import DeltaTarget
 from tests.servers.s3 import S3
 
-PLUGIN = Path(__file__).parents[2] / "examples/plugins/exactsink-delta"
-pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("installed")]
 APP = "exactsink:shop:lake"
 OF_STORES = (
     *("births-at-once", "commit-replayed", "commits-at-once", "foreign-untouched", "killed-inside-sweep"),
@@ -63,15 +63,18 @@ def bucket(s3: S3) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def s3_runner(bucket: str, installed: None) -> Iterator[Runner]:
+def s3_runner(bucket: str) -> Iterator[Runner]:
     """The process has the bucket in its environment."""
     with closing(Runner()) as made:
         yield made
 
 
-def session(folder: Path, lineage: str = "ab", **options: Any) -> Session:
-    from exactsink_delta import DeltaBackend, DeltaOptions
+def rows(*ids: int) -> pa.Table:
+    """Make rows as the kit's are."""
+    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)
 
+
+def session(folder: Path, lineage: str = "ab", **options: Any) -> Session:
     backend = DeltaBackend(DeltaOptions.model_validate({"path": str(folder / "table"), **options}))
     return Session(backend, JobContext("shop", "lake", str(folder / "staging"), 1, lineage), lineage)
 
@@ -120,10 +123,9 @@ def before_once(holder: Any, name: str, between: Callable[[], object]) -> None:
     setattr(holder, name, call)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("scenario", OF_STORES)
 def test_the_kit_in_s3(s3_runner: Runner, bucket: str, scenario: str, tmp_path: Path) -> None:
-    from exactsink_delta_targets import DeltaTarget
-
     ConformanceSuite().test_conformance(scenario, DeltaTarget(("kind",), bucket), tmp_path, s3_runner)
 
 
@@ -149,9 +151,7 @@ def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
 def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import exactsink_delta_files
-
-    monkeypatch.setattr(exactsink_delta_files, "_BUFFERED_BYTES", 1)
+    monkeypatch.setattr(writer_module, "_BUFFERED_BYTES", 1)
     path = f"{bucket}/large/table"
     sink = session(tmp_path, path=path)
     texts = pa.array([os.urandom(1 << 20).hex() for _ in range(20)])
@@ -330,10 +330,6 @@ path = "files"
 
 
 def test_a_job_on_spark_commits_a_table_and_files_together_and_stops_once_the_table_went_back(tmp_path: Path) -> None:
-    known = tmp_path / "known" / "exactsink_delta-0.1.0.dist-info"
-    known.mkdir(parents=True)
-    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: exactsink-delta\nVersion: 0.1.0\n")
-    (known / "entry_points.txt").write_text("[exactsink]\ndelta = exactsink_delta\n")
     (tmp_path / "job.toml").write_text(JOB)
     (tmp_path / "incoming").mkdir()
     for file in range(3):
@@ -341,9 +337,8 @@ def test_a_job_on_spark_commits_a_table_and_files_together_and_stops_once_the_ta
         (tmp_path / "incoming" / f"{file}.csv").write_text(f"id,country,at\n{lines}")
 
     def run(code: int) -> str:
-        paths = {"PYTHONPATH": os.pathsep.join(map(str, (known.parent, PLUGIN)))}
         command = [Path(sys.executable).with_name("exactsink"), "run", "job.toml"]
-        ended = subprocess.run(command, cwd=tmp_path, env={**os.environ, **paths}, capture_output=True, text=True)
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert ended.returncode == code, ended.stdout + ended.stderr
         return ended.stdout + ended.stderr
 
@@ -395,9 +390,7 @@ def test_rows_of_every_type_come_back_and_readers_pass_over_files(tmp_path: Path
 
 
 def test_many_row_groups_of_many_partitions_keep_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import exactsink_delta_files
-
-    monkeypatch.setattr(exactsink_delta_files, "_BUFFERED_BYTES", 1_000)
+    monkeypatch.setattr(writer_module, "_BUFFERED_BYTES", 1_000)
     kinds = [f"k{number % 7}" for number in range(500)]
     many = pa.table({"id": range(500), "kind": kinds, "amount": [0.0] * 500}, schema=ROWS)
     sink = session(tmp_path, partition_by=("kind",))
@@ -459,6 +452,50 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
         "warning: delta.logRetentionDuration",
         "warning: delta.deletedFileRetentionDuration",
     ]
+
+
+def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_opened(tmp_path: Path) -> None:
+    epochs(session(tmp_path), 0)
+    wider = rows(1).append_column("note", pa.array(["n"]))
+    with pytest.raises(PreflightError, match="the table has no column note") as refused:
+        session(tmp_path).prepare(1, [wider])
+    assert 'on_schema_change = "add_columns"' in refused.value.next
+    sink = session(tmp_path, on_schema_change="add_columns")
+    assert found(tmp_path, wider.schema, on_schema_change="add_columns") == [
+        "warning: the table has no column note: the first epoch adds it"
+    ]
+    voted = sink.prepare(1, [wider])
+    sink.open(1, wider.schema)  # as after a crash: it is there by now
+    assert sink.commit(1, voted) == [Committed()]
+    assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, "n")]
+    assert [finding[:5] for finding in found(tmp_path, pa.schema([*wider.schema, ("ID", pa.int64())]))] == ["error"]
+
+
+def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten_ones(tmp_path: Path) -> None:
+    sink = session(tmp_path)
+    decided = {epoch: sink.prepare(epoch, [rows(epoch), rows(epoch + 10)]) for epoch in range(2)}
+    for epoch, voted in decided.items():
+        sink.commit(epoch, voted)
+    counted = sink.with_committer(lambda committer: committer.audit(decided, deep=False))
+    assert {epoch: audit.rows for epoch, audit in counted.items()} == {0: 2, 1: 2}
+    table(tmp_path).delete("id = 0")
+    counted = sink.with_committer(lambda committer: committer.audit(decided, deep=False))
+    assert {epoch: audit.rows for epoch, audit in counted.items()} == {0: None, 1: 2}
+
+
+def test_rows_that_a_column_cannot_hold_are_found_one_by_one(tmp_path: Path) -> None:
+    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("kind", pa.string()), ("small", pa.int8())])
+    DeltaTable.create(tmp_path / "table", strict, partition_by=["kind"])
+    loose = pa.schema([field.with_nullable(True) for field in strict])
+    given = pa.table({"id": [1, None, 3, 4], "kind": ["a", "b", "", "c"], "small": [1, 2, 3, 4]}, schema=loose)
+    sink = session(tmp_path)
+    sink.open(0, loose)
+    rules = sink.with_committer(lambda committer: committer.row_rules(loose))
+    [batch] = given.to_batches()
+    bad = dict(sink.backend.validator(loose, rules).bad_rows(batch))
+    assert {row: why.split()[0] for row, why in bad.items()} == {1: "column", 2: "an"}
+    with pytest.raises(Fatal, match="NOT NULL"):
+        sink.prepare(0, [given])
 
 
 def rewritten(folder: Path) -> None:

@@ -1,0 +1,42 @@
+"""The `delta` backend: what it promises, and what travels to the executors."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
+from exactsink.toolkit.storage import path_of
+from exactsink_delta.committer import DeltaCommitter
+from exactsink_delta.options import DeltaOptions
+from exactsink_delta.writer import DeltaWriter, RowValidator
+
+__all__ = ["DeltaBackend", "DeltaOptions"]
+
+
+class DeltaBackend(Backend):
+    """What is journaled and travels to the executors: the options, no open table."""
+
+    Options = DeltaOptions
+    options: DeltaOptions
+
+    @property
+    def strategy(self) -> str:
+        return "append"
+
+    @property
+    def target(self) -> str:
+        return f"delta:{self.options.path}"
+
+    @property
+    def traits(self) -> Traits:
+        """A VACUUM may delete files that wait for their commit."""
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True, appends=True)
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return RowValidator(schema, rules)
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return DeltaCommitter(self.options, ctx)

@@ -1,0 +1,41 @@
+"""The options of a sink that writes a Delta table."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationInfo, field_validator
+
+from exactsink.contract import BackendOptions
+
+__all__ = ["DeltaOptions"]
+
+
+class DeltaOptions(BackendOptions):
+    """What a job's file may say of such a sink."""
+
+    path: str
+    """The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).
+
+    For S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, ...
+    """
+    create: bool = True
+    """Whether to make the table, with the rows' columns, if there is none."""
+    partition_by: tuple[str, ...] = ()
+    """The columns that a new table is partitioned by; for a table that stands, its own or none."""
+
+    on_schema_change: Literal["fail", "add_columns"] = "fail"
+    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+
+    @field_validator("path")
+    @classmethod
+    def _whole(cls, path: str, info: ValidationInfo) -> str:
+        if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", path):
+            return f"s3://{url[1]}"
+        if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
+            raise ValueError("give a local folder or s3://bucket/path: other stores are not proven here")
+        folder = (info.context or {}).get("folder") or "."  # of the job's file
+        return os.path.realpath(Path(folder) / Path(path).expanduser())

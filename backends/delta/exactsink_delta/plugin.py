@@ -1,0 +1,24 @@
+"""Announce the `delta` backend to exactsink, without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exactsink.contract import BackendSpec, hookimpl
+
+__all__ = ["exactsink_backends"]
+
+
+@hookimpl
+def exactsink_backends() -> Sequence[BackendSpec]:
+    """Bring `delta`."""
+    return [
+        BackendSpec(
+            "delta",
+            load="exactsink_delta.backend:DeltaBackend",
+            install="pip install 'exactsink[delta]'",
+            drivers=("deltalake",),
+            strategies={"append": "tasks write Parquet files; the decision adds one entry to the table's log for them"},
+            conformance="exactsink_delta.conformance:targets",
+        )
+    ]
