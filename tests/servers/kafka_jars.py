@@ -14,7 +14,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BROKER", "OLDEST", "TOOLS", "VERSION", "JarSet", "java", "jars"]
+__all__ = ["BROKER", "OLDER", "OLDEST", "TOOLS", "VERSION", "JarSet", "java", "jars"]
 
 TOOLS_VERSION = "4.3.1"
 VERSION = os.environ.get("EXACTSINK_TESTS_KAFKA") or TOOLS_VERSION
@@ -40,7 +40,7 @@ def _broker(version: str) -> JarSet:
     return JarSet(f"kafka-{version}", (f"org.apache.kafka:kafka_2.13:{version}", _LOGS))
 
 
-BROKER, OLDEST = _broker(VERSION), _broker("4.0.0")
+BROKER, OLDEST, OLDER = _broker(VERSION), _broker("4.0.0"), _broker("3.9.1")
 TOOLS = JarSet(f"kafka-tools-{TOOLS_VERSION}", (f"org.apache.kafka:kafka-tools:{TOOLS_VERSION}", _LOGS))
 
 
