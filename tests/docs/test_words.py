@@ -28,7 +28,7 @@ HABITS = {
 
 HELD = {
     "what, as a noun": 94,
-    "stand, for exist": 8,
+    "stand, for exist": 9,
     "ask, for query, check or call": 8,
     "hear, for poll": 1,
     "one that, those that": 20,
