@@ -51,7 +51,7 @@ def files(shop: Shop) -> Mapping[str, bytes]:
 
 
 def events(history: JobHistory, *epochs: int, job: str = "shop") -> Recent:
-    """Give a subscriber the events of these epochs: 7 rows in 2 s each, of which the commit takes 1 s."""
+    """Send a subscriber the events of these epochs: 7 rows in 2 s each, of which the commit takes 1 s."""
     kept = Recent(history)
     kept(Event("source_behind", job, "", None, {"source": "incoming", "of": "files", "behind": 5.0}))
     for epoch in epochs:
