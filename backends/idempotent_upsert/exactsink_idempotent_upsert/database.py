@@ -317,9 +317,10 @@ class Database(ABC):
 @contextmanager
 def foreseen(doing: str, safe: str, *known: type[Exception]) -> Iterator[None]:
     """Raise Fatal, with a way out, for an error that is not ours nor `known`; `safe` says why nothing is lost."""
+    passes: tuple[type[Exception], ...] = (ExactsinkError, OSError, *known)  # a full disk may be an OSError
     try:
         yield
-    except (ExactsinkError, OSError, *known):  # a full disk may be an OSError
+    except passes:
         raise
     except Exception as error:
         raise Fatal(
