@@ -70,7 +70,7 @@ _PYTHON = """\
 Each call raises [errors](errors.md) of exactsink's; what it may raise stands with it.
 """
 _RECORDS = """\
-`exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#what-to-alert-on); of the
+`exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#alerts); of the
 first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,

@@ -7,13 +7,14 @@ a fence's language, which say how a block is run, become a file's title or nothi
 from __future__ import annotations
 
 import re
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 from pathspec import GitIgnoreSpec
 
-__all__ = ["on_config", "on_files", "on_page_markdown"]
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
@@ -28,6 +29,10 @@ _HEADING = re.compile(r"(?P<level>#+) (?P<text>.+)")
 _ENTRY = re.compile(r"- .*?\[(?P<title>[^\]]+)\]\((?P<path>[^)#\s]+)\)")
 _LINK = re.compile(r"\[(?P<title>[^\]]+)\]\((?P<path>[^)#\s]+\.md)\)")
 _FENCE = re.compile(r"^(?P<fence> *```\w+) (?:file=(?P<file>\S+)|\S.*)$", re.MULTILINE)
+_BLOCK = re.compile(
+    r'<div class="highlight">(?:<span class="filename">[^<]*</span>)?<pre.*?<code>(?P<text>.*?)</code>', re.S
+)
+_TAG = re.compile(r"<[^>]+>")
 
 
 def on_config(config: Any) -> Any:
@@ -42,8 +47,7 @@ def on_config(config: Any) -> Any:
             path.append(section)
         elif line.startswith("- "):
             path[-1] += [{_title(found["title"]): _in_site(found["path"])} for found in _LINK.finditer(line)]
-    nav[-1]["Explanation"].append({"Decisions": DECISIONS})
-    config.nav = nav
+    config.nav = [entry for entry in nav if all(entry.values())]  # a heading without pages is text for the start page
     config.not_in_nav = GitIgnoreSpec.from_lines(["/decisions/[0-9]*.md"])
     return config
 
@@ -65,6 +69,20 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == DECISIONS:
         text += _not_listed(text)
     return re.sub(r"\]\(((?:\.\./)?)decisions\)", rf"](\1{DECISIONS})", text)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let a copy button take a console block's commands, without the `$` before them and the output below them."""
+
+    def copied(block: re.Match[str]) -> str:
+        lines = unescape(_TAG.sub("", block["text"])).splitlines()
+        commands = [line[2:] for line in lines if line.startswith(("$ ", "> "))]
+        if not lines or not lines[0].startswith("$ "):
+            return block[0]
+        copy = escape("\n".join(commands), quote=True).replace("\n", "&#10;")
+        return block[0].replace('<div class="highlight"', f'<div class="highlight" data-copy="{copy}"', 1)
+
+    return _BLOCK.sub(copied, html)
 
 
 def _without_docs(text: str) -> str:

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -22,22 +23,9 @@ else:
 
 Command = Callable[..., Ended]
 
-JOB = """\
-[job]
-name = "orders"
-checkpoint = "chk"
-[source]
-format = "csv"
-[sinks.lake]
-backend = "files"
-path = "lake"
-[sinks.table]
-backend = "idempotent_upsert"
-url = "sqlite:///orders.db"
-table = "orders"
-keys = ["id"]
-"""
-MISTAKES: dict[str, dict[str, str]] = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("utf-8"))
+TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("utf-8"))
+JOB: str = TABLE["job"]
+MISTAKES: dict[str, dict[str, str]] = TABLE["mistakes"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -42,6 +42,10 @@ def test_a_typed_sink_is_its_table_and_its_signature_has_every_option(
     assert "${PLACE:-t.db}" in job.to_toml("job.toml")
     written = Job.from_toml("job.toml")
     assert [sink.backend.target for sink in written.sinks.values()] == [s.backend.target for s in job.sinks.values()]
+    assert repr(job) == "<Job orders: lake (files), orders (idempotent_upsert)>"
+    assert f"<td>file://{tmp_path}/lake</td>" in job._repr_html_()
+    with pytest.raises(ConfigError, match="sinks is one sink without a name"):
+        Job(name="orders", checkpoint=tmp_path / "c", sinks=Files(path="lake"))
     wrong: dict[str, Any] = {"pth": "lake"}
     with pytest.raises(ConfigError, match=r"unknown key sinks\.lake\.pth; did you mean path\?"):
         Job(name="orders", checkpoint=tmp_path / "c", sinks={"lake": Files(**wrong)})

@@ -125,7 +125,6 @@ def test_what_shows_is_not_given_up(shop: Shop, command: Command, monkeypatch: P
         ended = command(*words)
         nothing = "nothing of epoch 1 in sink lake is proven lost" in ended.err
         assert (ended.code, nothing, words_kept(shop)) == (2, True, [])
-        assert "unknown" in [line["state"] for line in command("indoubt", "list", shop.file, "--json").body]
     assert (command(*words).code, len(words_kept(shop))) == (0, 1)
 
 

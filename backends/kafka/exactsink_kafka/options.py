@@ -49,12 +49,10 @@ _OURS: Mapping[str, str] = {
 }
 """librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
 
-FAST_SETTINGS = frozenset(
-    {
-        *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
-        *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
-        *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
-    }
+FAST_SETTINGS = (
+    *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
+    *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
+    *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
 )
 """What of `producer` the fast writer reads. It has no queue that rows wait in, so of queues it needs no more than
 checks. Any other setting chooses the plain writer."""
@@ -261,7 +259,7 @@ def slow_because(options: KafkaOptions) -> str | None:
     """Return why these options need the plain writer; None where they don't."""
     if options.topic is None:
         return "the rows name their own topics"
-    other = sorted(set(options.producer) - FAST_SETTINGS)
+    other = sorted(set(options.producer).difference(FAST_SETTINGS))
     return f"only librdkafka knows the setting {other[0]}" if other else None
 
 

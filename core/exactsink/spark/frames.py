@@ -46,5 +46,5 @@ def run_name(run: Any) -> str:
             next='give it as a text or a date: run="2026-11-20"',
         )
     if not run.strip():
-        raise ConfigError("a run's name is empty", next='give it as a text or a date: run="2026-11-20"')
+        raise ConfigError("a batch run needs a name", next='give it as a text or a date: run="2026-11-20"')
     return run

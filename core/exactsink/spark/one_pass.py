@@ -247,9 +247,9 @@ def expanded(expression: str, columns: Sequence[str]) -> str:
     return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
 
 
-def _unshaped(sink: str, error: PySparkException, part: str = "columns, where or types") -> ConfigError:
+def _unshaped(sink: str, error: PySparkException) -> ConfigError:
     return ConfigError(
-        f"sink {sink}: Spark refuses its {part}",
+        f"sink {sink}: Spark refuses its columns, where or types",
         why=first_line(error),
         next=f"fix [sinks.{sink}], or the job's transform",
     )
@@ -264,7 +264,8 @@ def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
         try:
             _distributed(frame, sinks).schema  # noqa: B018  Spark Connect analyzes it now
         except PySparkException as error:
-            raise _unshaped(asking[0], error, "distribution") from error
+            what, fix = f"sink {asking[0]}: Spark refuses its distribution", "name columns of the frame in hash(...)"
+            raise ConfigError(what, why=first_line(error), next=fix) from error
 
 
 def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:

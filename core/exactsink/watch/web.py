@@ -1,4 +1,4 @@
-"""A job's look as a page: a small server that only reads, on this machine unless a host is given."""
+"""A job's look as a page: a small server that only reads, on this machine unless another address is given."""
 
 from __future__ import annotations
 
