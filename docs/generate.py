@@ -21,16 +21,17 @@ from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typed_sinks import STUBS, stub
 
 from exactsink import Job, Query, RunResult
 from exactsink.cli.answers import ANSWERS
 from exactsink.cli.fields import kind_fields
-from exactsink.cli.init_plugin import ROADS, backend_text
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, markdown_table, metrics_table, points_table
+from exactsink.starters.plugin import ROADS, backend_text
 from exactsink.testing.reference import class_section, contract_page, kit_page
 
 __all__ = ["PAGES", "main", "stale"]
@@ -69,12 +70,12 @@ _PYTHON = """\
 Each call raises [errors](errors.md) of exactsink's; what it may raise stands with it.
 """
 _RECORDS = """\
-`exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#what-to-alert-on); of the
+`exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#alerts); of the
 first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
 `exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
-rows and participants of each. `exactsink journal show` adds a record's place in the chain, its marks, and every vote
-with the size of its payload; `exactsink journal export` writes the entries as they are stored, a line each.
+rows and participants of each. `exactsink journal export` writes the entries as they are stored, a line each: with a
+record's place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
@@ -241,7 +242,8 @@ def stale(folder: Path = FOLDER) -> list[str]:
     """Name the pages that are not what the code and the figures say now."""
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES_WITH_FIGURES}
     figures = [page.name for page, text in texts.items() if with_figures(text) != text]
-    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())] + figures
+    stubs = [f"{path.parent.name}/{path.name}" for path, backend in STUBS.items() if not _is(path, stub(backend))]
+    return [name for name, page in PAGES.items() if not _is(folder / name, _HEAD + page())] + figures + stubs
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -261,6 +263,8 @@ def main(check: bool, figures: Path | None) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, page in PAGES.items():
         (FOLDER / name).write_text(_HEAD + page(), encoding="utf-8")
+    for path, backend in STUBS.items():
+        path.write_text(stub(backend), encoding="utf-8")
     for path in PAGES_WITH_FIGURES:
         path.write_text(with_figures(path.read_text(encoding="utf-8")), encoding="utf-8")
 

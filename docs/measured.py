@@ -16,10 +16,10 @@ from exactsink.bench.report.stored import from_json
 from exactsink.observe.reference import markdown_table
 from exactsink.spark import versions
 
-__all__ = ["BLOCKS", "FIGURES", "PAGES_WITH_FIGURES", "take", "versions_page", "with_figures"]
+__all__ = ["BLOCKS", "FIGURES", "PAGES_WITH_FIGURES", "SHORT", "take", "versions_page", "with_figures"]
 
 FIGURES = Path(__file__).parent / "figures"
-PAGES_WITH_FIGURES = (Path(__file__).parents[1] / "README.md", Path(__file__).parent / "how-to/choose-a-backend.md")
+PAGES_WITH_FIGURES = (Path(__file__).parents[1] / "README.md", Path(__file__).parent / "explanation/figures.md")
 _BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of figures -->)", re.DOTALL)
 _VERSIONS = """\
 # Supported versions
@@ -73,6 +73,22 @@ def peers_block(found: Mapping[str, Any]) -> str:
     )
 
 
+def short_block(found: Mapping[str, Any]) -> str:
+    """Return five lines of the table of peers, for a reader who has half a minute."""
+    rows = []
+    for benchmark, peer, job in _SHORT:
+        [line] = [line for line in found["lines"] if line["benchmark"] == benchmark]
+        [figure] = [
+            figure
+            for figure in line["figures"]
+            if (figure["of"], figure["over"]) == ("ours", peer) and figure["metric"] in _SPEEDS
+        ]
+        _, _, faster, _, noise, ours, theirs, *_ = _peer_row(line, figure)
+        rows.append([job, peer, faster, noise, ours, theirs])
+    columns = ("job", "compared with", "speed, theirs is 1", "rounds", "exactsink", "theirs")
+    return f"{_taken(found['lines'][0])}\n\n{_lines(columns, rows)}"
+
+
 def faults_block(found: Mapping[str, Any]) -> str:
     """Return what each tool lost and doubled, from what `make bench-faults` wrote."""
     columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
@@ -96,6 +112,15 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "peer_faults": faults_block,
     "bench": ways_block,
 }
+SHORT = {"peers_short": ("peers", short_block)}
+"""Blocks that show a part of another block's file."""
+_SHORT = (
+    ("kafka", "Flink KafkaSink", "Kafka, not compressed"),
+    ("kafka_zstd", "Flink KafkaSink", "Kafka, zstd"),
+    ("postgres", "Flink JDBC XA", "Postgres, two-phase"),
+    ("parquet", "Flink FileSink", "Parquet files"),
+    ("small_epochs", "Spark stream sink", "small epochs, Parquet files"),
+)
 _SPEEDS = {"rows_per_s": "rows/s", "trigger_ms": "ms", "wall_s": "s"}
 
 
@@ -103,8 +128,10 @@ def with_figures(text: str, figures: Path = FIGURES) -> str:
     """Return a page with the figures that it asks for; what was not measured yet is said."""
 
     def block(asked: re.Match[str]) -> str:
-        path = figures / f"{asked['name']}.json"
-        made = BLOCKS[asked["name"]](json.loads(path.read_bytes())) if path.exists() else "Not measured yet.\n"
+        name = asked["name"]
+        file, made_of = SHORT[name] if name in SHORT else (name, BLOCKS[name])
+        path = figures / f"{file}.json"
+        made = made_of(json.loads(path.read_bytes())) if path.exists() else "Not measured yet.\n"
         return f"{asked['name']} -->\n\n{made}\n"
 
     return _BLOCK.sub(block, text)

@@ -7,12 +7,14 @@ a fence's language, which say how a block is run, become a file's title or nothi
 from __future__ import annotations
 
 import re
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+from pathspec import GitIgnoreSpec
 
-__all__ = ["on_config", "on_files", "on_page_markdown"]
+__all__ = ["on_config", "on_files", "on_page_content", "on_page_markdown"]
 
 ROOT = Path(__file__).parents[1]
 BESIDE = {
@@ -21,12 +23,16 @@ BESIDE = {
     "../CONTRIBUTING.md": "contributing.md",
     "../CHANGELOG.md": "changelog.md",
 }
-DECISIONS = "decisions/index.md"
+DECISIONS = "decisions/README.md"
 
 _HEADING = re.compile(r"(?P<level>#+) (?P<text>.+)")
 _ENTRY = re.compile(r"- .*?\[(?P<title>[^\]]+)\]\((?P<path>[^)#\s]+)\)")
 _LINK = re.compile(r"\[(?P<title>[^\]]+)\]\((?P<path>[^)#\s]+\.md)\)")
 _FENCE = re.compile(r"^(?P<fence> *```\w+) (?:file=(?P<file>\S+)|\S.*)$", re.MULTILINE)
+_BLOCK = re.compile(
+    r'<div class="highlight">(?:<span class="filename">[^<]*</span>)?<pre.*?<code>(?P<text>.*?)</code>', re.S
+)
+_TAG = re.compile(r"<[^>]+>")
 
 
 def on_config(config: Any) -> Any:
@@ -41,20 +47,16 @@ def on_config(config: Any) -> Any:
             path.append(section)
         elif line.startswith("- "):
             path[-1] += [{_title(found["title"]): _in_site(found["path"])} for found in _LINK.finditer(line)]
-    decisions = [str(page.relative_to(ROOT / "docs")) for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))]
-    nav.append({"Decisions": [DECISIONS, *decisions]})
-    config.nav = nav
+    config.nav = [entry for entry in nav if all(entry.values())]  # a heading without pages is text for the start page
+    config.not_in_nav = GitIgnoreSpec.from_lines(["/decisions/[0-9]*.md"])
     return config
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Bring in the pages beside docs/, and a list of the decisions."""
+    """Bring in the pages beside docs/."""
     for source, target in BESIDE.items():
         text = (ROOT / "docs" / source).read_text(encoding="utf-8")
         files.append(File.generated(config, target, content=_without_docs(text)))
-    lines = [f"- [{_h1(page)}]({page.name})" for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))]
-    text = "# Decisions\n\nWhy it is as it is: a page for each question that had more than one answer.\n\n"
-    files.append(File.generated(config, DECISIONS, content=text + "\n".join(lines) + "\n"))
     return files
 
 
@@ -64,7 +66,23 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     for source, target in BESIDE.items():
         text = text.replace(f"]({up}{source}", f"]({up}{target}")
+    if page.file.src_uri == DECISIONS:
+        text += _not_listed(text)
     return re.sub(r"\]\(((?:\.\./)?)decisions\)", rf"](\1{DECISIONS})", text)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Let a copy button take a console block's commands, without the `$` before them and the output below them."""
+
+    def copied(block: re.Match[str]) -> str:
+        lines = unescape(_TAG.sub("", block["text"])).splitlines()
+        commands = [line[2:] for line in lines if line.startswith(("$ ", "> "))]
+        if not lines or not lines[0].startswith("$ "):
+            return block[0]
+        copy = escape("\n".join(commands), quote=True).replace("\n", "&#10;")
+        return block[0].replace('<div class="highlight"', f'<div class="highlight" data-copy="{copy}"', 1)
+
+    return _BLOCK.sub(copied, html)
 
 
 def _without_docs(text: str) -> str:
@@ -80,6 +98,12 @@ def _title(text: str) -> str:
 
 def _in_site(path: str) -> str:
     return BESIDE.get(path, path)
+
+
+def _not_listed(index: str) -> str:
+    """Return the decisions that the index does not list yet, as a section of their own."""
+    pages = [page for page in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")) if f"({page.name})" not in index]
+    return "\n\n## Newest\n\n" + "".join(f"- [{_h1(page)}]({page.name})\n" for page in pages) if pages else ""
 
 
 def _h1(page: Path) -> str:

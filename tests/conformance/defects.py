@@ -20,7 +20,7 @@ from tests.conformance import defects_of_standings as standings
 from tests.conformance import defects_of_work as work
 from tests.conformance.reference_store import Defect, ReferenceTarget
 
-__all__ = ["SABOTAGES", "what"]
+__all__ = ["OTHER_SABOTAGES", "SABOTAGES", "what"]
 
 
 class _Blind(Marker):
@@ -95,7 +95,6 @@ _CAUGHT_BY: Mapping[Defect, str] = {
     commits.OneMarkerForAll: "two-jobs-in-turn two-jobs-interleaved",
     marks.PutsBlindly: "births-at-once",
     marks.SeesItsOwnOnly: "second-journal",
-    marks.MarksAfterwards: "mark-before-rows",
     marks.ForgetsTheClaim: "mark-follows",
     marks.MarksWhatItWasAskedFor: "mark-kept",
     marks.TrimsAll: "marks-trimmed",
@@ -118,6 +117,9 @@ SABOTAGES: Mapping[str, ConformanceTarget] = {
     "applied-late": AppliesBlindly(),
 }
 """Scenario and the target whose defect it must catch."""
+
+OTHER_SABOTAGES: Mapping[str, ConformanceTarget] = {"killed-inside-commit": ReferenceTarget(marks.MarksAfterwards)}
+"""Another defect that a scenario must catch."""
 
 
 def what(target: ConformanceTarget) -> str:

@@ -26,8 +26,12 @@ from tests.servers.postgres import Postgres
 _OF_MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
 _DRIVERS_POINTS = ("recommit", "sweep", "open_epoch", "decide", "commit", "complete", "return")
 _SAME_TO_A_BACKEND = {f"{fault}-before-{point}" for fault in ("killed", "stalled") for point in _DRIVERS_POINTS}
-_SAME_TO_A_BACKEND |= {"killed-before-pre_commit", "stalled-before-pre_commit"}
-"""Only reads come between these and the point before them, after which the same process is killed or stalled."""
+_SAME_TO_A_BACKEND |= {
+    f"{fault}-{point}"
+    for fault in ("killed", "stalled")
+    for point in ("before-claim", "before-pre_commit", "after-vote")
+}
+"""Only reads come between these and a point beside them, at which the same process is killed or stalled."""
 
 _OF_BACKENDS = SCENARIOS.keys() - _SAME_TO_A_BACKEND - {"assessed-inside-commit", "assessed-beside-commit"}
 _OF_BACKENDS -= {"quarantine-replayed"}  # what it asks of a validator is asked by "judged-again", too
@@ -35,7 +39,7 @@ _OF_APPLIERS = {
     *("many-rows", "undecided-invisible", "bad-rows-apart", "commits-at-once", "applied-late", "commit-replayed"),
     *("killed-after-pre_commit", "killed-inside-commit", "stalled-inside-commit", "killed-inside-sweep"),
     *("one-vote-lost", "unknown-after-commit", "loser-swept", "previous-release", "foreign-untouched"),
-    *("two-jobs-interleaved", "births-at-once", "second-journal", "mark-before-rows", "marks-trimmed"),
+    *("two-jobs-interleaved", "births-at-once", "second-journal", "marks-trimmed"),
 }
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
 _OF_TABLES = {
@@ -51,7 +55,7 @@ _OF_TABLES = {
 }
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
-    *(name for name in SCENARIOS if name.endswith(("-write", "-pre_commit"))),
+    *(name for name in SCENARIOS.keys() - _SAME_TO_A_BACKEND if name.endswith(("-write", "-pre_commit"))),
     *(*_OF_FORMATS, "other-process", "commit-replayed", "one-vote-lost", "loser-swept", "two-jobs-interleaved"),
 }
 

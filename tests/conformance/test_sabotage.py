@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing import SCENARIOS, Runner
+from exactsink.testing import SCENARIOS, ConformanceTarget, Runner
 from exactsink.testing.scenarios import matrix
-from tests.conformance.defects import SABOTAGES, what
+from tests.conformance.defects import OTHER_SABOTAGES, SABOTAGES, what
 
 _MATRIX = {scenario.name for scenario in matrix.SCENARIOS}
 _FIRST = {*{what(target): name for name, target in reversed(SABOTAGES.items())}.values(), *SABOTAGES.keys() - _MATRIX}
@@ -20,10 +20,14 @@ def test_no_scenario_is_without_a_sabotage() -> None:
 
 
 @pytest.mark.parametrize(
-    "scenario", [pytest.param(name, marks=() if name in _FIRST else pytest.mark.proof) for name in SABOTAGES]
+    ("scenario", "target"),
+    [
+        pytest.param(name, target, id=name + also, marks=() if name in _FIRST else pytest.mark.proof)
+        for also, targets in (("", SABOTAGES), ("-too", OTHER_SABOTAGES))
+        for name, target in targets.items()
+    ],
 )
-def test_defect_is_caught(scenario: str, runner: Runner, tmp_path: Path) -> None:
-    target = SABOTAGES[scenario]
+def test_defect_is_caught(scenario: str, target: ConformanceTarget, runner: Runner, tmp_path: Path) -> None:
     result = runner.play(scenario, target, tmp_path)
     assert result.outcome == "failed", f"{what(target)} It was not caught."
     said = result.why.splitlines()[0]

@@ -50,14 +50,14 @@ def test_run_is_written_once_and_a_known_run_gives_its_old_result(spark: SparkSe
     assert job.journal().read().last_generation == 0, "the stream's own history is untouched"
 
     later = Job.from_toml(write_job(tmp_path, THREE_SINKS), [reported.append])
-    assert later.write(_rows(spark, 0), run="2026-11-20").missing == ["lines"]
-    assert (again.missing, reported[-1].fields["missing"]) == ([], "lines")
+    assert later.write(_rows(spark, 0), run="2026-11-20").missing == ("lines",)
+    assert (again.missing, reported[-1].fields["missing"]) == ((), "lines")
     assert not (tmp_path / "lines").exists()
     wider = _rows(spark, 0).withColumn("amount", col("amount").cast("float"))
-    assert (later.write(wider, run="2026-11-20").changed, again.changed) == (["lake", "table"], [])
+    assert (later.write(wider, run="2026-11-20").changed, again.changed) == (("lake", "table"), ())
     assert reported[-1].fields["changed"] == "lake, table"
     renamed = Job.from_toml(write_job(tmp_path, SINKS.replace("sinks.lake", "sinks.sea")), [reported.append])
-    assert renamed.write(_rows(spark, 0), run="2026-11-20").missing == []
+    assert renamed.write(_rows(spark, 0), run="2026-11-20").missing == ()
 
 
 def test_runs_come_in_any_order_and_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:

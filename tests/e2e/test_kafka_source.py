@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -12,9 +14,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from exactsink.cli.main import main
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers, ForkServer
 from tests.e2e.kafka_source import SPARK_VERSION, Piped, kafka_jars, piped
+from tests.e2e.test_starter import in_lake
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import Kafka, own_kafka
 from tests.servers.spark_versions import python_with_spark
@@ -63,6 +67,27 @@ def test_killed_with_a_decision_and_without_one(pipe: Piped, runs: Drivers) -> N
     assert sum(pipe.reported().values()) == 200
     runs.whole(job)
     assert pipe.amiss() == {}
+
+
+@pytest.mark.parametrize("target", ["files", "kafka"])
+def test_the_job_that_init_writes_goes_from_the_topic_into_its_sinks(
+    target: str, tmp_path: Path, kafka: Kafka, runs: Drivers
+) -> None:
+    name = f"init-{uuid.uuid4().hex[:8]}"
+    for topic in (name, f"{name}-incoming"):
+        kafka.make_topic(topic)
+    with_rows = Producer({"bootstrap.servers": kafka.bootstrap})
+    for number in range(3):
+        with_rows.produce(f"{name}-incoming", json.dumps({"id": number, "customer": "ada", "amount": number / 2}))
+    assert with_rows.flush(30) == 0
+    assert main(["init", str(tmp_path / "job"), "--name", name, "--from", "kafka", "--to", target]) == 0
+    runs.whole(tmp_path / "job" / "job.toml", environment={"KAFKA": kafka.bootstrap})
+    rows = (
+        in_lake(tmp_path / "job")
+        if target == "files"
+        else sorted(tuple(json.loads(row.value or b"").values()) for row in kafka.rows(name))
+    )
+    assert rows == [(1, "ada", 0.5), (2, "ada", 1.0)]
 
 
 @pytest.mark.proof

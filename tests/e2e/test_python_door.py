@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import date
 from pathlib import Path
@@ -18,24 +18,19 @@ from pyspark.sql.types import LongType
 
 from exactsink import Job, Query
 from exactsink.contract import ConfigError, ExactsinkError, PreflightError, Retryable
+from exactsink_files import Files
+from exactsink_idempotent_upsert import Upsert
 from tests.e2e.jobs import ids, in_lake, in_table, write_source
+from tests.e2e.processes import ROOT
 
 SCHEMA = "id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>"
 
 
 @pytest.fixture
 def job(tmp_path: Path, spark: SparkSession) -> Iterator[Job]:
-    sinks = {
-        "lake": {"backend": "files", "path": tmp_path / "lake"},
-        "table": {
-            "backend": "idempotent_upsert",
-            "url": f"sqlite:///{tmp_path}/table.db",
-            "table": "rows",
-            "keys": ["id"],
-            "columns": ["id", "kind", "amount"],
-            "create": True,
-        },
-    }
+    url, columns = f"sqlite:///{tmp_path}/table.db", ["id", "kind", "amount"]
+    table = Upsert(url=url, table="rows", keys=["id"], columns=columns, create=True)
+    sinks = {"lake": Files(path=tmp_path / "lake"), "table": table}
     with closing(Job(name="orders", checkpoint=tmp_path / "checkpoint", sinks=sinks, trigger="1 second")) as made:
         yield made
         for left in spark.streams.active:
@@ -134,9 +129,34 @@ def test_a_run_is_named_by_a_date_or_a_text(job: Job, spark: SparkSession, tmp_p
     result = job.write(frame, run=date(2026, 11, 20))
     assert (result.run, result.already_done) == ("2026-11-20", False)
     assert job.write(frame, run="2026-11-20").already_done
-    number: Any = 20261120
-    with pytest.raises(ConfigError, match="a run's name is int 20261120"):
-        job.write(frame, run=number)
+
+
+ANY: Any = None
+REFUSED: dict[str, tuple[Callable[[Job, DataFrame], object], str]] = {
+    "a number as a run": (
+        lambda job, rows: job.write(rows.sparkSession.range(3), run=ANY or 20261),
+        "is int 20261",
+    ),
+    "an empty run": (lambda job, rows: job.write(rows.sparkSession.range(3), run=" "), "a batch run needs a name"),
+    "a table's name": (lambda job, rows: job.start(ANY or "orders"), 'spark.readStream.table("NAME")'),
+    "a route without frames": (lambda job, rows: job.start(rows, lambda frame: ANY), "the route returns NoneType"),
+    "a route's one frame": (lambda job, rows: job.start(rows, lambda frame: ANY or frame), "returns DataFrame"),
+    "a distribution by no column": (
+        lambda job, rows: Job(name="d", checkpoint="d", sinks={"l": Files(path="l", distribution="hash(uid)")}).start(
+            rows
+        ),
+        "sink l: Spark refuses its distribution: [UNRESOLVED_COLUMN",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(REFUSED))
+def test_a_mistake_of_a_program_is_refused_before_the_claim(case: str, job: Job, rows: DataFrame) -> None:
+    call, says = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        call(job, rows)
+    assert says in str(refused.value)
+    assert job.journal().read().last_generation == 0
 
 
 def test_two_columns_of_one_name_are_refused_before_the_first_row(job: Job, rows: DataFrame, tmp_path: Path) -> None:
@@ -185,32 +205,25 @@ def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, mo
         Job.from_dict(tables)
 
 
-SCRIPT = """
-from exactsink import Job, Query, RunResult
-from pyspark.sql import DataFrame
-
-def stream(df: DataFrame) -> int:
-    job = Job(name="orders", checkpoint="c", sinks={"lake": {"backend": "files", "path": "lake"}}, trigger="1 second")
-    query: Query = job.start(df)
-    query.awaitTermination(10)
-    reveal_type(query.epochs)
-    return query.epochs
-
-def batch(job: Job, df: DataFrame) -> RunResult:
-    return job.write(df, run="2026-11-20")
-
+WRONG = """
+reveal_type(stream)
 Job(name="orders", checkpoint="c", sinks={}, output_mode="upsert")
+Upsert(url="u", table="t", keys="k")
 """
 
 
 def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
-    script.write_text(SCRIPT)
+    script.write_text((ROOT / "examples/python/orders.py").read_text() + WRONG)
     command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--config-file="]
     checked = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     lines = checked.stdout.splitlines()
-    assert any('Revealed type is "int"' in line or 'Revealed type is "builtins.int"' in line for line in lines)
-    assert ["output_mode" in line for line in lines if "error" in line and "Found" not in line] == [True]
+    revealed = [line for line in lines if "Revealed type is" in line]
+    assert [line.endswith(('-> int"', '-> builtins.int"')) for line in revealed] == [True]
+    wrong = [line for line in lines if "error" in line and "Found" not in line]
+    assert len(wrong) == 2, checked.stdout
+    assert "output_mode" in wrong[0]
+    assert 'Argument "keys" to "Upsert"' in wrong[1]
 
 
 def test_query_has_the_names_of_sparks_own() -> None:

@@ -50,6 +50,10 @@ class ServerProcess(ABC):
         """Wait until it answers. Raises RuntimeError, with its log, when it has ended."""
         self._wait(self._answers, f"{type(self).__name__} in {self.folder} to answer")
 
+    def crash(self) -> None:
+        """End at once: the next start recovers."""
+        self._end(self._crash)
+
     def remove(self) -> None:
         """Stop, and remove all that is kept. Idempotent."""
         try:

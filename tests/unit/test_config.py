@@ -389,7 +389,7 @@ def test_a_name_that_begins_with_a_dash_is_refused(tmp_path: Path, name: str) ->
         path = tmp_path / "job.toml"
         sinks = f'[sinks."{sink}"]\nbackend = "files"\npath = "lake"\n'
         path.write_text(f'[job]\nname = "{job}"\ncheckpoint = "chk"\n{sinks}')
-        with pytest.raises(ConfigError, match="has to match"):
+        with pytest.raises(ConfigError, match="no dash first"):
             load_config(path)
     assert main(["init", str(tmp_path / "new"), "--name", name]) == 2
     assert Txn.parse(f"{name}.lake.g1-ab.e1.p0.a0") is not None

@@ -13,7 +13,7 @@ from tests.unit.files_sink import EPOCH, TEXT, Files, files, lines, marks, temps
 from tests.unit.os_faults import Killed, around, at_step, each_step, kill
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
-from exactsink_files.marks import Stands
+from exactsink_files.marks import FolderMark
 
 
 def of(sink: Files, lineage: str) -> Files:
@@ -66,7 +66,7 @@ def test_what_stands_of_a_mark_is_durable_before_anything_rests_on_it(tmp_path: 
 
 
 def test_a_participant_is_proven_by_a_set_that_names_it_and_is_done() -> None:
-    stands = Stands(Mark("L1", 1), named=frozenset("ab"), done=frozenset("a"))
+    stands = FolderMark(Mark("L1", 1), named=frozenset("ab"), done=frozenset("a"))
     found = [(stands.names(1, name), stands.proves(1, name)) for name in "abc"]
     assert found == [(True, True), (True, False), (False, False)]
 

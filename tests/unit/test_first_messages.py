@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -13,68 +16,16 @@ from exactsink.cli.main import cli
 from exactsink.job.config import load_config
 from exactsink.spark.errors import first_line, task_error
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 Command = Callable[..., Ended]
 
-JOB = """\
-[job]
-name = "orders"
-checkpoint = "chk"
-[source]
-format = "csv"
-[sinks.lake]
-backend = "files"
-path = "lake"
-[sinks.table]
-backend = "idempotent_upsert"
-url = "sqlite:///orders.db"
-table = "orders"
-keys = ["id"]
-"""
-MISTAKES = {
-    "unknown key": ('keys = ["id"]', 'key = ["id"]', ("line 9: sinks.table.keys is missing\n"
-        "job.toml line 13: unknown key sinks.table.key; did you mean keys?")),
-    "text for a list": ('keys = ["id"]', 'keys = "id"',
-        'line 13: sinks.table.keys: a list is wanted: write keys = ["id"]'),
-    "number for text": ('table = "orders"', "table = 3", "line 12: sinks.table.table: text in quotes is wanted"),
-    "text for a bool": ('keys = ["id"]', 'keys = ["id"]\ncreate = "maybe"',
-        "line 14: sinks.table.create: true or false is wanted: write create = false"),
-    "text for a number": ('chk"', 'chk"\nrestarts = "often"',
-        "line 4: job.restarts: a whole number is wanted: write restarts = 10"),
-    "neither": ('path = "lake"', 'path = "lake"\ndistribution = [1]',
-        ("line 9: sinks.lake.distribution: a whole number is wanted, or text in quotes is wanted: "
-        'write distribution = "none"')),
-    "none of the words": ('keys = ["id"]', 'keys = ["id"]\nmode = "insert"',
-        'line 14: sinks.table.mode: one of "upsert", "insert_if_absent", "replace" is wanted; did you mean upsert?'),
-    "a name's pattern": ('name = "orders"', 'name = "My Orders"',
-        'line 2: job.name: write name = "orders" (it has to match ^[a-z0-9][a-z0-9-]{0,39}$)'),
-    "a sink's name": ("[sinks.lake]", '[sinks."The Lake"]',
-        r"line 6: sinks.The Lake: no name of a sink, write [sinks.lake], say (it has to match"),
-    "a function's pattern": ('chk"', 'chk"\ntransform = "clean"',
-        r'line 4: job.transform: write transform = "shop.orders:clean" (it has to match ^[\w.]+:[\w.]+$)'),
-    "a time's pattern": ('chk"', 'chk"\nlongest_pause = "1 week"',
-        (r'line 4: job.longest_pause: write longest_pause = "7 days" '
-        r"(it has to match ^\d+ (second|minute|hour|day)s?$)")),
-    "an empty condition": ('path = "lake"', 'path = "lake"\nwhere = ""',
-        'line 9: sinks.lake.where: it is empty: write where = "amount > 0"'),
-    "no checkpoint": ('checkpoint = "chk"\n', "",
-        'line 1: job.checkpoint is missing: write checkpoint = "/data/checkpoints/orders"'),
-    "no backend of this name": ('"files"', '"file"', "line 7: no backend file is installed; did you mean files?"),
-    "Spark's setting in [spark]": ("[source]", '[spark]\n"spark.sql.shuffle.partitions" = 2\n[source]',
-        ("line 5: unknown key spark.spark.sql.shuffle.partitions: Spark's own settings stand in [spark.conf], under "
-        "their whole names in quotes")),
-    "the same without quotes": ("[source]", "[spark]\nspark.sql.shuffle.partitions = 2\n[source]",
-        ("line 5: unknown key spark.spark: Spark's own settings stand in [spark.conf], under their whole names in "
-        "quotes")),
-    "and in [job]": ("[source]", '"spark.sql.shuffle.partitions" = 2\n[source]',
-        "line 4: unknown key job.spark.sql.shuffle.partitions: Spark's own settings stand in [spark.conf]"),
-    "a variable that is not set": ('"lake"', '"${LAKE_PLACE}"', "line 8: the environment has no LAKE_PLACE"),
-    "an empty one": ('"lake"', '"${EMPTY_PLACE}"', "line 8: the environment's EMPTY_PLACE is empty"),
-    "a bucket without a path": ('"chk"', '"s3://bucket"',
-        "line 3: job.checkpoint: a URL of an object store is scheme://bucket/path"),
-    "a file: URL with a host": ('"chk"', '"file://nas/chk"',
-        "line 3: job.checkpoint: file://nas/ names another machine: a local folder is a path, or file:///path"),
-    "somebody's home": ('"chk"', '"~nobody-here/chk"', "line 3: job.checkpoint: ~nobody-here/chk: no such user"),
-}  # fmt: skip
+TABLE: dict[str, Any] = tomllib.loads((Path(__file__).parent / "mistakes.toml").read_text("utf-8"))
+JOB: str = TABLE["job"]
+MISTAKES: dict[str, dict[str, str]] = TABLE["mistakes"]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -82,40 +33,16 @@ def test_a_mistake_in_the_file_is_named_with_its_line_and_what_to_write(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, mistake: str
 ) -> None:
     monkeypatch.setenv("EMPTY_PLACE", "")
-    right, wrong, said = MISTAKES[mistake]
-    file = tmp_path / "job.toml"
-    file.write_text(JOB.replace(right, wrong))
+    monkeypatch.setenv("ODD_SECRET", 's3"cr3t')
+    case, file = MISTAKES[mistake], tmp_path / "job.toml"
+    file.write_text(JOB.replace(case["right"], case["wrong"]))
     ended = command("status", str(file))
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"exactsink: job.toml {said}")
-    assert "\n  next: " in ended.err
+    assert ended.err.replace(f"{tmp_path}/", "").startswith(f"exactsink: job.toml {case['said']}")
+    assert f"\n  next: {case.get('next', '').replace('{}', str(file))}" in ended.err
+    assert "cr3t" not in ended.err
     file.write_text(JOB)
     assert command("status", str(file)).code == 0
-
-
-NEXT = {
-    '"${LAKE_PLACE}"': "export LAKE_PLACE=..., or write ${LAKE_PLACE:-...} for what stands in then, even nothing",
-    '"${EMPTY_PLACE}"': "export EMPTY_PLACE=..., or write ${EMPTY_PLACE:-...} for what stands in then, even nothing",
-    "3": "fix job.toml, then `exactsink check {}`",
-}
-
-
-@pytest.mark.parametrize("place", NEXT)
-def test_the_next_step_is_said(tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setenv("EMPTY_PLACE", "")
-    (tmp_path / "job.toml").write_text(JOB.replace('"lake"', place))
-    said = NEXT[place].replace("{}", str(tmp_path / "job.toml"))
-    assert command("status", str(tmp_path / "job.toml")).err.endswith(f"\n  next: {said}\n")
-
-
-def test_a_value_is_not_repeated_where_it_would_have_to_be_escaped(
-    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ODD_SECRET", 's3"cr3t')
-    (tmp_path / "job.toml").write_text(JOB.replace('keys = ["id"]', 'keys = "${ODD_SECRET}"'))
-    said = command("status", str(tmp_path / "job.toml")).err
-    assert "sinks.table.keys: a list is wanted\n" in said
-    assert "cr3t" not in said
 
 
 def test_settings_may_be_written_without_quotes_and_behind_an_editor_s_mark(tmp_path: Path) -> None:
@@ -145,12 +72,56 @@ GROUPS = ("", "files", "indoubt", "journal")
 def test_help_is_cut_nowhere(command: Command, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = command(*group.split(), "--help").out
-    assert "\nCommands:\n" in shown
+    assert ("\nCommands:\n" if group else "\nRun it:\n") in shown
     assert "..." not in shown.replace("COMMAND [ARGS]...", "")
     assert max(map(len, shown.splitlines())) <= 80
     found = cli.get_command(click.Context(cli), group) if group else cli
     assert isinstance(found, click.Group)
     assert all(f"\n  {name} " in shown for name in found.list_commands(click.Context(found)))
+
+
+def test_help_has_the_commands_in_the_order_of_use_and_every_one_once(command: Command) -> None:
+    listed = re.findall(r"^  ([a-z]+)  +[A-Z]", command("--help").out.partition("Write a job:")[2], re.MULTILINE)
+    assert sorted(listed) == cli.list_commands(click.Context(cli))
+    first = [listed.index(name) for name in ("init", "check", "run", "watch", "status", "verify", "recover", "files")]
+    assert first == sorted(first)
+
+
+TYPED = {
+    ("run",): "exactsink run job.toml",
+    ("status", "job.toml", "more"): "exactsink status --help",
+    ("bench", "job.toml"): "exactsink bench --job job.toml",
+    ("journal", "job.toml"): "exactsink journal verify job.toml",
+    ("indoubt", "my job.toml"): "exactsink indoubt list 'my job.toml'",
+    ("watch", "job.toml", "--every", "0"): "exactsink watch --help",
+    ("watch", "job.toml", "--web", "http"): "exactsink watch job.toml --web 8080",
+    ("init", "x", "--to", "kafka,postgres"): "exactsink init --help",
+    ("init", "x", "--from", "staged"): "exactsink init --help",
+    ("init", "x", "--plugin", "shop", "--from", "kafka"): "exactsink init --help",
+    ("init", "x", "--name", "My Job"): "exactsink init --help",
+    ("init",): "exactsink init --help",
+    ("rum", "job.toml"): "exactsink --help",
+    ("init", "/proc/x"): "exactsink init ANOTHER_FOLDER",
+}
+
+
+@pytest.mark.parametrize("arguments", TYPED, ids=" ".join)
+def test_a_wrong_command_line_ends_with_a_command_that_can_be_typed(
+    command: Command, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("init", ".").code == 0
+    ended = command(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert TYPED[arguments] in ended.err.splitlines()[-1], ended.err
+    assert ended.err.splitlines()[-1].startswith("  next: ")
+
+
+def test_without_a_job_in_the_folder_a_missing_file_leads_to_init(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("status").err.endswith("  next: write a job, then name its file: exactsink init FOLDER\n")
 
 
 NEAR = {

@@ -1,48 +1,64 @@
-"""Names that users of Spark and of other sinks bring with them: the message has the one that it has here."""
+"""Names in a program: arguments of a job and of its sinks, and columns that are one to Spark."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import ConfigError
-from exactsink.job.config import bind_sinks, load_config
-from exactsink.job.config.model import JobSection
+from exactsink import Job
+from exactsink.contract import ConfigError, SinkKeys
+from exactsink.job.config.model import JobSection, SinkSection
 from exactsink.job.config.options import JobOptions
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.toolkit.tabular import TabularOptions
 from exactsink.toolkit.tabular.lines import problems
-
-HEAD = '[job]\nname = "orders"\ncheckpoint = "c"\n'
-POSTGRES = '[sinks.t]\nbackend = "postgres"\nconninfo = "host=h dbname=d"\ntable = "t"\n'
-SOURCE = '[source]\nformat = "json"\npath = "in"\n'
-LAKE = '[sinks.lake]\nbackend = "files"\npath = "lake"\n'
-CASES = {
-    "s3": (LAKE.replace('"files"', '"s3"'), 'backend = "files" here'),
-    "jdbc": (LAKE.replace('"files"', '"jdbc"'), 'backend = "postgres" here (appends), or "idempotent_upsert"'),
-    "sqlite": (LAKE.replace('"files"', '"sqlite"'), 'backend = "idempotent_upsert" here, with url'),
-    "iceberg": (LAKE.replace('"files"', '"iceberg"'), "there is none yet"),
-    "url of postgres": (POSTGRES + 'url = "postgresql://h/d"\n', "unknown key sinks.t.url; here it is conninfo"),
-    "dbtable": (POSTGRES + 'dbtable = "t"\n', "here it is table"),
-    "access_key": (LAKE + 'access_key = "k"\n', "here it is profile"),
-    "an option of the source": (SOURCE + "maxFilesPerTrigger = 1\n" + LAKE, "stand in [source.options]"),
-}
-
-
-@pytest.mark.parametrize("case", list(CASES))
-def test_a_name_from_elsewhere_gets_the_one_that_it_has_here(case: str, tmp_path: Path) -> None:
-    text, says = CASES[case]
-    file = tmp_path / "job.toml"
-    file.write_text(HEAD + text)
-    with pytest.raises(ConfigError) as refused:
-        bind_sinks(*load_config(file), Registry(installed_plugins()))
-    assert says in refused.value.what
+from exactsink_delta import Delta
+from exactsink_files import Files
+from exactsink_idempotent_upsert import Upsert
+from exactsink_kafka import Kafka
+from exactsink_postgres import Postgres
 
 
 def test_the_keyword_arguments_of_a_job_are_the_options_of_its_section() -> None:
     assert {"name", "checkpoint", *JobOptions.__annotations__} == set(JobSection.model_fields)
+    assert {"backend", *SinkKeys.__annotations__} == set(SinkSection.model_fields)
+
+
+def test_a_typed_sink_is_its_table_and_its_signature_has_every_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sinks = {
+        "lake": Files(path=tmp_path / "lake", where="id > 0"),
+        "orders": Upsert(url="sqlite:///${PLACE:-t.db}", table="orders", keys=["id"]),
+    }
+    job = Job(name="orders", checkpoint=tmp_path / "c", sinks=sinks)
+    assert (job.sinks["lake"].where, job.sinks["orders"].kind) == ("id > 0", "idempotent_upsert")
+    assert "${PLACE:-t.db}" in job.to_toml("job.toml")
+    written = Job.from_toml("job.toml")
+    assert [sink.backend.target for sink in written.sinks.values()] == [s.backend.target for s in job.sinks.values()]
+    assert repr(job) == "<Job orders: lake (files), orders (idempotent_upsert)>"
+    assert f"<td>file://{tmp_path}/lake</td>" in job._repr_html_()
+    with pytest.raises(ConfigError, match="sinks is one sink without a name"):
+        Job(name="orders", checkpoint=tmp_path / "c", sinks=Files(path="lake"))
+    wrong: dict[str, Any] = {"pth": "lake"}
+    with pytest.raises(ConfigError, match=r"unknown key sinks\.lake\.pth; did you mean path\?"):
+        Job(name="orders", checkpoint=tmp_path / "c", sinks={"lake": Files(**wrong)})
+
+
+@pytest.mark.parametrize("call", [Delta, Files, Kafka, Postgres, Upsert])
+def test_a_notebook_completes_the_options_of_a_typed_sink(call: Callable[..., dict[str, Any]]) -> None:
+    registry, backend = Registry(installed_plugins()), call.__module__.removeprefix("exactsink_")
+    model = registry.load(backend, backend).Options
+    shown = inspect.signature(call).parameters
+    assert list(shown) == [*model.model_fields, *SinkKeys.__annotations__]
+    required = {name for name, parameter in shown.items() if parameter.default is inspect.Parameter.empty}
+    assert required == {name for name, field in model.model_fields.items() if field.is_required()}
 
 
 @pytest.mark.parametrize("format", ["parquet", "json"])

@@ -49,6 +49,9 @@ OLD_WORDS = {
     r"\b(driver|a|each|one|this|last|whole) (life|lives)\b": "driver run",
 }
 
+_OF_CODE = (r"(?<!\.)(?<!def )\b(tell|tells|told|telling)\b",)
+"""Pages may say that a command tells its reader something."""
+
 
 @cache
 def count(path: Path) -> int:
@@ -65,7 +68,16 @@ def is_preflight(path: Path) -> bool:
 
 @pytest.mark.parametrize(
     ("package", "most"),
-    {"contract": 650, "protocol": 2925, "bench": 1100, "cli": 1980, "operate": 1960, "observe": 940}.items(),
+    {
+        "contract": 650,
+        "protocol": 2925,
+        "bench": 1100,
+        "cli": 1929,
+        "operate": 1945,
+        "observe": 939,
+        "watch": 400,
+        "starters": 120,
+    }.items(),
 )
 def test_a_package_of_core_stays_within_its_budget(package: str, most: int) -> None:
     """The interface alone is the contract: roads and storage are the toolkit's. Goal of cli and operate: 2,900."""
@@ -117,7 +129,7 @@ def test_old_words_stay_out(word: str) -> None:
     """The glossary (docs/explanation/glossary.md) has the words to use."""
     found = []
     for path in (path for place in PLACES for path in sorted((ROOT / place).rglob("*"))):
-        if path.suffix in (".py", ".md") and path != Path(__file__):
+        if path.suffix in (".py", *[".md"] * (word not in _OF_CODE)) and path != Path(__file__):
             lines = enumerate(path.read_text().splitlines(), start=1)
             found += [f"{path.relative_to(ROOT)}:{number}: {line}" for number, line in lines if re.search(word, line)]
     assert found == [], f"use instead: {OLD_WORDS[word]}"

@@ -221,19 +221,16 @@ def test_printed_commands_judge_each_of_several_participants_alone(
     assert "1 votes of lake are lost" in command("recover", job.file).err
 
 
-def test_all_lists_the_batch_runs_too(job: Job, command: Command, votes: list[Committable]) -> None:
+def test_a_batch_runs_participants_are_listed_by_its_name(job: Job, command: Command, votes: list[Committable]) -> None:
     run = JobHistory.of(load_config(job.file)[0], "monday")
     claim = run.journal(lambda _: None).claim("run monday", "host:17", Identity(run.job, "monday"))
     session = Session(job.sink.backend, JobContext(run.job, "lake", "", 1, claim.lineage), claim.token)
     [vote] = session.prepare(0, [pa.table({"n": [1]})])
-    found = listed(command, job, "--all")
-    assert {ref: (line["run"], line["state"]) for ref, line in found.items()} == {
-        **dict.fromkeys([v.ref for v in votes[:2]], (None, "prepared")),
-        votes[2].ref: (None, "undecided"),
-        vote.ref: ("monday", "undecided"),
-    }
+    found = listed(command, job, "--run", "monday")
+    assert {ref: (line["run"], line["state"]) for ref, line in found.items()} == {vote.ref: ("monday", "undecided")}
+    assert listed(command, job).keys() == {vote.ref for vote in votes}
     assert command("recover", job.file, "--ref", vote.ref, "--run", "monday", "--yes").code == 0
-    assert vote.ref not in listed(command, job, "--all")
+    assert listed(command, job, "--run", "monday") == {}
 
 
 # a job whose folder is gone

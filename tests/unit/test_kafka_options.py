@@ -108,7 +108,7 @@ def test_half_a_login_is_refused(left_out: str) -> None:
 
 SASL = {"security_protocol": "SASL_SSL", **LOGIN}
 UNUSED: dict[str, list[dict[str, Any]]] = {
-    "only with SASL_SSL": [LOGIN, {**LOGIN, "security_protocol": "SSL"}],
+    "only with security_protocol = SASL_SSL": [LOGIN, {**LOGIN, "security_protocol": "SSL"}],
     "empty": [{**SASL, "sasl_password": ""}, {**SASL, "sasl_username": ""}],
     "ssl_ca_location: only with SSL": [{"ssl_ca_location": "/ca.pem"}],
     "ssl_check_hostname: only": [{**SASL, "security_protocol": "SASL_PLAINTEXT", "ssl_check_hostname": False}],

@@ -14,8 +14,9 @@ import pytest
 from tests.unit.upsert_sink import upsert
 
 from exactsink.contract import Committed, Fatal
+from exactsink_idempotent_upsert.limits import unstorable
 from exactsink_idempotent_upsert.sqlite.rows import insert
-from exactsink_idempotent_upsert.sqlite.statements import column_type, sort_values, stored_values, unstorable
+from exactsink_idempotent_upsert.sqlite.statements import column_type, sort_values, stored_values
 
 UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 NAIVE_2026 = UTC_2026.replace(tzinfo=None)
@@ -87,7 +88,7 @@ NO_COLUMN += [pa.map_(pa.string(), pa.string()), pa.month_day_nano_interval(), p
 @pytest.mark.parametrize("type", NO_COLUMN, ids=str)
 def test_types_that_sqlite_cannot_hold(type: pa.DataType) -> None:
     assert column_type(type) is None
-    assert "can't hold" in (unstorable(pa.record_batch({"a": pa.array([], type)})) or "")
+    assert "can't hold" in (unstorable(pa.record_batch({"a": pa.array([], type)}), "SQLite", column_type) or "")
 
 
 BROKEN = {

@@ -10,3 +10,11 @@ The way of a row, and then of its vote:
 - `preflight`: columns and settings of a table that a plain writer can't serve.
 - `conformance`: targets for the conformance kit.
 """
+
+from __future__ import annotations
+
+from exactsink.contract import sink_calls
+
+__all__ = ["Delta"]
+
+__getattr__ = sink_calls("delta", Delta="exactsink_delta.backend:DeltaOptions")

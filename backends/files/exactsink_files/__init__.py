@@ -18,6 +18,9 @@ The way of a row, and then of its vote:
 
 from __future__ import annotations
 
+from exactsink.contract import sink_calls
 from exactsink_files.snapshots import Snapshot, snapshot
 
-__all__ = ["Snapshot", "snapshot"]
+__all__ = ["Files", "Snapshot", "snapshot"]
+
+__getattr__ = sink_calls("files", Files="exactsink_files.backend:FilesOptions")

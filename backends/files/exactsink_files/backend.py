@@ -31,13 +31,11 @@ __all__ = ["FilesBackend", "FilesOptions"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
 _S3 = ("s3", "s3a", "s3n")
-_SFTP = ("sftp", "ssh")
 _REFUSED = {
     "gs": "gcsfs keeps the end of a file in the task's memory until it is committed, so no vote could be kept",
     "abfs": "adlfs makes a file visible as it is written, so nothing could wait for a decision",
 }
 _REFUSED |= {"gcs": _REFUSED["gs"], "abfss": _REFUSED["abfs"], "az": _REFUSED["abfs"]}
-_UNKNOWN = "is not proven here"
 
 
 class FilesOptions(TabularOptions):
@@ -67,11 +65,11 @@ class FilesOptions(TabularOptions):
         scheme = "file" if url is None else url["scheme"].lower()
         if url is not None and scheme in _S3:
             return _s3_url(url["host"] or "", url["path"])
-        if url is not None and scheme in _SFTP:
+        if url is not None and scheme in ("sftp", "ssh"):
             return _sftp_url(url["host"] or "", url["path"])
         if scheme != "file":
             raise ValueError(
-                f"{scheme}: {_REFUSED.get(scheme, _UNKNOWN)}: give a local path, s3://bucket/path or sftp://host/path"
+                f"{scheme}: {_REFUSED.get(scheme, 'is not proven here')}: give a local path, s3://bucket/path or sftp://host/path"
             )
         if not path:
             raise ValueError("give the folder that the files go to")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -46,7 +45,8 @@ def commands(open_job: OpenJob) -> click.Group:
         if as_json:
             click.echo(json.dumps([_summary(feed) for feed in feeds], indent=1))
         else:
-            _print(map(_line, feeds))
+            for feed in feeds:
+                click.echo(_line(feed))
 
     @group.command("read-list")
     @_job
@@ -68,14 +68,10 @@ def commands(open_job: OpenJob) -> click.Group:
             files = [file._asdict() for file in found.files]
             click.echo(json.dumps({"epoch": found.epoch, "rows": found.rows, "files": files}, indent=1))
         else:
-            _print(found.paths)
+            for path in found.paths:
+                click.echo(path)
 
     return group
-
-
-def _print(lines: Iterable[str]) -> None:
-    for line in lines:
-        click.echo(line)
 
 
 def _files_sinks(open_job: OpenJob, job: str, run: str | None) -> tuple[str, dict[str, AnyPath]]:

@@ -31,7 +31,7 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink_files.audit import audited
-from exactsink_files.marks import MarkFolder, Stands
+from exactsink_files.marks import FolderMark, MarkFolder
 from exactsink_files.places import FilePlace, explained
 from exactsink_files.votes import VotedFiles, own_txn
 
@@ -156,7 +156,7 @@ class FilesCommitter(Committer):
         stands = self._marks.read() if unknown else None
         return {name: AlreadyCommitted() for name in unknown if stands is not None and stands.proves(epoch, name)}
 
-    def _check_held(self, epoch: int) -> Stands:
+    def _check_held(self, epoch: int) -> FolderMark:
         """Return what stands; unless it is what was held against the journal before, that is to be done again."""
         standing = self._marks.read()
         mark = standing.mark
@@ -175,7 +175,7 @@ class FilesCommitter(Committer):
             )
         return standing
 
-    def _lost(self, epoch: int, name: str, vote: VotedFiles, standing: Stands) -> bool:
+    def _lost(self, epoch: int, name: str, vote: VotedFiles, standing: FolderMark) -> bool:
         """Return whether none of a vote's files was ever named, nor can be: what is left of them is removed first.
 
         The proof is a mark that the journal knows, in which the participant is not: before marks were kept, there was
@@ -186,7 +186,7 @@ class FilesCommitter(Committer):
         self._place.withdraw(vote)
         return not self._marks.read().names(epoch, name) and not self._place.shows(vote)
 
-    def _never_named(self, epoch: int, name: str, vote: VotedFiles, standing: Stands) -> bool:
+    def _never_named(self, epoch: int, name: str, vote: VotedFiles, standing: FolderMark) -> bool:
         """Return whether something of a vote is gone, and none of its files was ever named."""
         gone = self._place.gone(vote)
         return isinstance(self._held, Mark) and gone and not (standing.names(epoch, name) or self._place.shows(vote))

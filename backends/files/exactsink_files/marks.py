@@ -41,7 +41,7 @@ from exactsink.toolkit.storage import (
 from exactsink_files.manifests import FileEntry, Listing, fold, range_of
 from exactsink_files.votes import VotedFiles, temp_root
 
-__all__ = ["MarkFolder", "Stands"]
+__all__ = ["MarkFolder", "FolderMark"]
 
 _VERSION = 1
 _BIRTH = "birth"
@@ -52,7 +52,7 @@ _UNFINISHED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Stands:
+class FolderMark:
     """What stood at one moment: the mark, and of its epoch each participant that is named, and is in a set done.
 
     `after` is the epoch that stood before the marked one: -1 when none did, None where nothing says so.
@@ -92,14 +92,14 @@ class MarkFolder:
         self._newest = -1
         self._trimmed: int | None = None
 
-    def read(self) -> Stands:
+    def read(self) -> FolderMark:
         """Read what stands; the highest epoch counts."""
         while True:
             found = Listing.newest(self._path)
             with suppress(FileNotFoundError):  # trimmed since it was listed: a later one stands
                 if not found and not (self._path / _BIRTH).exists():
-                    return Stands(None)
-                return self._epoch(found) if found else Stands(Mark(self._loaded(_BIRTH)["lineage"]))
+                    return FolderMark(None)
+                return self._epoch(found) if found else FolderMark(Mark(self._loaded(_BIRTH)["lineage"]))
 
     def put_birth(self) -> Mark:
         """Bind the target to this journal unless it has a mark; return the mark that stands."""
@@ -120,7 +120,7 @@ class MarkFolder:
         """Make durable what was read: its writer may have died before it did."""
         sync_folders([self._path])
 
-    def begin(self, epoch: int, votes: Mapping[str, VotedFiles], tokens: Sequence[str], standing: Stands) -> str:
+    def begin(self, epoch: int, votes: Mapping[str, VotedFiles], tokens: Sequence[str], standing: FolderMark) -> str:
         """Make the manifest of these participants' files durable; return its name, for `finish`."""
         participants = {
             name: sorted(
@@ -164,7 +164,7 @@ class MarkFolder:
         remove_files(self._path, list(listing.superfluous(fold(self._path, listing))))
         self._trimmed = range_of(self._newest)
 
-    def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> Stands:
+    def _epoch(self, found: Mapping[int, Mapping[str, bool]]) -> FolderMark:
         epoch = max(found)
         bodies = {named: self._loaded(f"e{epoch}.{named}.manifest") for named in found[epoch]}
         lineages = {body["lineage"] for body in bodies.values()}
@@ -175,7 +175,7 @@ class MarkFolder:
         named = frozenset(name for body in bodies.values() for name in body["participants"])
         finished = frozenset(name for each in done for name in bodies[each]["participants"])
         known = [body["after"] for body in bodies.values() if body.get("after") is not None]
-        return Stands(mark, named, finished, max(known, default=None))
+        return FolderMark(mark, named, finished, max(known, default=None))
 
     def _loaded(self, name: str) -> dict[str, Any]:
         path = self._path / name

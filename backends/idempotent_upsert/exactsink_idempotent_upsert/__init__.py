@@ -20,6 +20,8 @@ The way of a row, and then of its vote:
 A module imports from those below it only, in this order. An import rule refuses all else.
 """
 
-from __future__ import annotations
+from exactsink.contract import sink_calls
 
-__all__: list[str] = []
+__all__ = ["Upsert"]
+
+__getattr__ = sink_calls("idempotent_upsert", Upsert="exactsink_idempotent_upsert.options:UpsertOptions")

@@ -137,12 +137,12 @@ class Session(ABC):
         Raises Fatal when the table drops a row that it was given.
         """
 
-    @abstractmethod
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
         """Apply held rows as an epoch's and generation's; return those of a newer row that stands, None without one.
 
         Nothing of what was written may stay when there is one: the caller rolls back.
         """
+        raise NotImplementedError("strategy direct")
 
     @abstractmethod
     def owner(self) -> Owner | None:
@@ -240,9 +240,9 @@ class Database(ABC):
     def transaction(self, *, make: bool = False) -> AbstractContextManager[Session]:
         """Begin a transaction; commit durably at the end, or roll back. `make`: also make the database for `create`."""
 
-    @abstractmethod
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         """Begin to keep a task's rows; `form` is what the driver has said. Raises Fatal for a database out of reach."""
+        raise NotImplementedError("strategy direct")
 
     @abstractmethod
     def last_marker(self, job: str, sink: str) -> Marker | None:

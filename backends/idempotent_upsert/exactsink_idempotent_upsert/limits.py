@@ -40,6 +40,7 @@ _DAY = 86_400
 _FIRST, _END = -719_162 * _DAY, 2_932_897 * _DAY  # the years 1 to 9999: outside them ISO text loses its width
 _WIDE = r"[\x{10000}-\x{10FFFF}]"
 _LITTLE = 100_000
+_BYTES = ("text", "bytes")
 _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
 
@@ -124,9 +125,9 @@ class Limit:
         if self.required and (count := pc.sum(pc.is_null(column, nan_is_null=True)).as_py()):
             yield f"is NOT NULL, and {count} rows of a batch have NULL there"
         kind = column.type
-        if self.characters is not None and (longest := _longest(column, _is_text, pc.utf8_length)) > self.characters:
+        if self.characters is not None and (longest := _longest(column, ["text"], pc.utf8_length)) > self.characters:
             yield f"takes {self.characters} characters, and a row has {longest}"
-        if self.bytes is not None and (longest := _longest(column, _has_bytes, pc.binary_length)) > self.bytes:
+        if self.bytes is not None and (longest := _longest(column, _BYTES, pc.binary_length)) > self.bytes:
             yield f"takes {self.bytes} bytes, and a row has {longest}"
         if self.least is not None or self.greatest is not None:
             yield from self._out_of_range(column)
@@ -134,7 +135,7 @@ class Limit:
             yield f"takes {self.digits[0]} digits before the point and {self.digits[1]} after it, and a row has more"
         if self.tick is not None and pa.types.is_temporal(kind) and _is_cut(column, self.tick):
             yield f"keeps times to {self.tick} microseconds, and a row's is finer"
-        if self.narrow and _is_text(kind) and pc.any(pc.match_substring_regex(column, _WIDE)).as_py():
+        if self.narrow and family(kind) == "text" and pc.any(pc.match_substring_regex(column, _WIDE)).as_py():
             yield "takes characters of three bytes at most, and a row has one of four"
 
     def _out_of_range(self, column: pa.Array) -> Iterator[str]:
@@ -272,23 +273,15 @@ def without_views(column: pa.Array) -> pa.Array:
 
 def _longest_row(batch: pa.RecordBatch) -> int:
     """Return the most bytes of texts that a row has; cheaply at most, where that is little."""
-    columns = [column for column in map(plain, batch.columns) if _has_bytes(column.type)]
-    if sum(_longest(column, _has_bytes, pc.binary_length) for column in columns) < _LITTLE:
+    columns = [column for column in map(plain, batch.columns) if family(column.type) in _BYTES]
+    if sum(_longest(column, _BYTES, pc.binary_length) for column in columns) < _LITTLE:
         return 0
     lengths = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]
     return int(pc.max(reduce(pc.add, lengths)).as_py())
 
 
-def _longest(column: pa.Array, fits: Callable[[pa.DataType], bool], length: Callable[[pa.Array], pa.Array]) -> int:
-    return int(pc.max(length(column)).as_py() or 0) if fits(column.type) else 0
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return family(kind) == "text"
-
-
-def _has_bytes(kind: pa.DataType) -> bool:
-    return family(kind) in ("text", "bytes")
+def _longest(column: pa.Array, families: Sequence[str], length: Callable[[pa.Array], pa.Array]) -> int:
+    return int(pc.max(length(column)).as_py() or 0) if family(column.type) in families else 0
 
 
 def _fits(column: pa.Array, before: int, after: int) -> bool:

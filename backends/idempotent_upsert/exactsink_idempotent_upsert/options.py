@@ -51,7 +51,9 @@ def checked_url(text: str, context: Any) -> str:
     try:
         given = make_url(text)
     except (ArgumentError, ValueError):
-        raise ValueError(f"not a SQLAlchemy URL: write {SQLITE}path/to/file.db") from None
+        wanted = text.removeprefix("jdbc:").partition(":")[0] if text.startswith("jdbc:") else ""
+        right = f"{wanted}://user@host/database" if wanted.isalpha() else f"{SQLITE}path/to/file.db"
+        raise ValueError(f"not a SQLAlchemy URL: write {right}") from None
     if given.get_backend_name() == "sqlite":
         return _odd_sqlite_file(given, context)
     if given.get_backend_name() == "postgresql":

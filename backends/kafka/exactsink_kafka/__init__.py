@@ -23,4 +23,8 @@ remedies      the commands that are printed to fix a cluster
 conformance   the targets of the conformance kit
 """
 
-__all__: list[str] = []
+from exactsink.contract import sink_calls
+
+__all__ = ["Kafka"]
+
+__getattr__ = sink_calls("kafka", Kafka="exactsink_kafka.options:KafkaOptions")

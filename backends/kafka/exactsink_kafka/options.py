@@ -49,12 +49,10 @@ _OURS: Mapping[str, str] = {
 }
 """librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
 
-FAST_SETTINGS = frozenset(
-    {
-        *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
-        *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
-        *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
-    }
+FAST_SETTINGS = (
+    *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
+    *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
+    *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
 )
 """What of `producer` the fast writer reads. It has no queue that rows wait in, so of queues it needs no more than
 checks. Any other setting chooses the plain writer."""
@@ -98,7 +96,7 @@ class KafkaOptions(BackendOptions):
     options of the connection have librdkafka's names, with underscores, and serve driver and tasks alike.
     """
 
-    bootstrap_servers: str = Field(min_length=1)
+    bootstrap_servers: str = Field(min_length=1, examples=["kafka-1:9092,kafka-2:9092"])
     """Brokers to ask first: `host:port,host:port`."""
     topic: str | None = Field(default=None, min_length=1)
     """The topic of every row. Without it each row says its own, in a column `topic`."""
@@ -219,7 +217,7 @@ class KafkaOptions(BackendOptions):
         if wants and None in given:
             raise ValueError(f"{self.security_protocol} needs sasl_mechanism, sasl_username and sasl_password")
         if not wants and any(value is not None for value in given):
-            raise ValueError("sasl_mechanism, sasl_username, sasl_password: only with SASL_SSL or SASL_PLAINTEXT")
+            raise ValueError(f"{', '.join(_LOGIN_OPTIONS)}: only with security_protocol = SASL_SSL or SASL_PLAINTEXT")
         if self.sasl_username == "" or self.sasl_password == SecretStr(""):
             raise ValueError("sasl_username, sasl_password: empty")
         if not self.security_protocol.endswith("SSL"):
@@ -261,7 +259,7 @@ def slow_because(options: KafkaOptions) -> str | None:
     """Return why these options need the plain writer; None where they don't."""
     if options.topic is None:
         return "the rows name their own topics"
-    other = sorted(set(options.producer) - FAST_SETTINGS)
+    other = sorted(set(options.producer).difference(FAST_SETTINGS))
     return f"only librdkafka knows the setting {other[0]}" if other else None
 
 

@@ -21,4 +21,8 @@ public           what upserts into Postgres share with these strategies, and may
 conformance      targets for the conformance kit, and votes that releases have recorded
 """
 
-__all__: list[str] = []
+from exactsink.contract import sink_calls
+
+__all__ = ["Postgres"]
+
+__getattr__ = sink_calls("postgres", Postgres="exactsink_postgres.options:PostgresOptions")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from string import ascii_lowercase, ascii_uppercase
 from typing import Literal
 
 import psycopg
@@ -18,7 +17,6 @@ __all__ = ["PostgresOptions", "TableName"]
 
 _IDENTIFIER = r'(?:[A-Za-z_\u0080-\uffff][\w$\u0080-\uffff]*|"(?:[^"]|"")+")'
 _LONGEST = 63  # bytes
-_FOLDED = str.maketrans(ascii_uppercase, ascii_lowercase)
 _NAME = re.compile(rf"(?:({_IDENTIFIER})\.)?({_IDENTIFIER})")
 
 
@@ -106,4 +104,4 @@ def _plain(identifier: str) -> str:
     """Return an identifier as a server folds it whose encoding is UTF-8: no letters but ASCII's."""
     if identifier.startswith('"'):
         return identifier[1:-1].replace('""', '"')
-    return identifier.translate(_FOLDED)
+    return re.sub("[A-Z]+", lambda found: found[0].lower(), identifier)

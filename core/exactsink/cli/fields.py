@@ -1,4 +1,4 @@
-"""A journal's records as fields of JSON: payloads of votes as sizes, and sets of votes as counts."""
+"""A journal's records as fields of JSON: sets of votes as counts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from exactsink.operate.explain import when
 from exactsink.protocol.journal.entries import Entry
 from exactsink.protocol.journal.records import Action, Complete, DecidedSink, Record, Resolve
 
-__all__ = ["all_fields", "kind_fields", "main_fields"]
+__all__ = ["kind_fields", "main_fields"]
 
-_PLACE = frozenset(field.name for field in fields(Complete)) - {"epoch", "seq", "at"}
-"""Where a record stands, for the journal itself."""
-_LONG = frozenset({"marks", *_PLACE})
+_LONG = {"marks", *(field.name for field in fields(Complete))} - {"epoch", "seq", "at"}
+"""What `exactsink journal export` alone has: a record's place in the chain, and its marks."""
 
 
 def kind_fields() -> Mapping[str, Sequence[str]]:
@@ -33,55 +32,26 @@ def kind_fields() -> Mapping[str, Sequence[str]]:
 
 def main_fields(entry: Entry) -> dict[str, Any]:
     """Return what people and scripts ask of an entry: see docs/reference/json.md."""
-    if entry.record is None:
+    record = entry.record
+    if record is None:
         return {"seq": entry.seq, "at": None, "kind": "damaged", "problem": entry.problem}
-    return _head(entry.record) | _body(entry.record, _LONG, _counts)
-
-
-def all_fields(record: Record) -> dict[str, Any]:
-    """Return all that a record holds, each vote with the size of its payload."""
-    return _head(record) | _body(record, frozenset(), lambda votes: [_vote(vote) for vote in votes])
-
-
-def _head(record: Record) -> dict[str, Any]:
-    return {"seq": record.seq, "at": when(record.at), "kind": type(record).__name__.lower()}
-
-
-def _body(record: Record, without: frozenset[str], votes: Any) -> dict[str, Any]:
-    names = [field.name for field in fields(record) if field.name not in {"seq", "at", *without}]
-    body: dict[str, Any] = {}
-    for name in names:
+    body: dict[str, Any] = {"seq": record.seq, "at": when(record.at), "kind": type(record).__name__.lower()}
+    for name in (field.name for field in fields(record) if field.name not in {"seq", "at", *_LONG}):
         value = getattr(record, name)
         if name == "committables":
-            counted = votes(value)
-            body |= counted if isinstance(counted, dict) else {name: counted}
-        elif name == "sinks":
-            body[name] = {sink: _sink(decided, votes) for sink, decided in value.items()}
+            body |= _counts(value)
         else:
-            body[name] = plain(value)
+            body[name] = {sink: _sink(part) for sink, part in value.items()} if name == "sinks" else plain(value)
     if isinstance(record, Action | Resolve):
         body["user"], _, body["host"] = record.who.rpartition(" on ")
     return body
 
 
-def _sink(decided: DecidedSink, votes: Any) -> dict[str, Any]:
-    place = {"backend": decided.backend, "strategy": decided.strategy, "target": decided.target}
-    counted = votes(decided.committables)
-    return place | (counted if isinstance(counted, dict) else {"committables": counted})
+def _sink(part: DecidedSink) -> dict[str, Any]:
+    place = {"backend": part.backend, "strategy": part.strategy, "target": part.target}
+    return place | _counts(part.committables)
 
 
 def _counts(committables: Iterable[Committable]) -> dict[str, Any]:
     rows = [committable.rows for committable in committables]
     return {"participants": len(rows), "rows": sum(rows)}
-
-
-def _vote(committable: Committable) -> dict[str, Any]:
-    return {
-        "ref": committable.ref,
-        "id": committable.txn.id,
-        "rows": committable.rows,
-        "digest": committable.digest,
-        "deadline": committable.deadline,
-        "version": committable.version,
-        "payload_bytes": len(committable.payload),
-    }

@@ -20,7 +20,6 @@ from exactsink.job.commands import Commands
 from exactsink.operate.explain import explained, when
 from exactsink.operate.indoubt import Doubt, chosen, doubts
 from exactsink.operate.refusals import GIVEN_UP, Word, nothing_left
-from exactsink.operate.runs import batch_runs
 from exactsink.operate.settle import ASKED_SECONDS, Settler
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
@@ -39,40 +38,22 @@ def indoubt() -> None:
 @indoubt.command("list")
 @job_file
 @run_name
-@click.option("--all", "everything", is_flag=True, help="The job's batch runs, too.")
 @as_json
-def list_(job: str, run: str | None, everything: bool, as_json: bool) -> None:
+def list_(job: str, run: str | None, as_json: bool) -> None:
     """List what is decided and not proven committed, and what else the stores hold of the job."""
-    runs = [run, *_runs(job)] if everything and run is None else [run]
-    listed = []
-    for name in runs:
-        with _seen(job, name) as seen:
-            listed += [(seen, doubt) for doubt in seen.doubts]
-            if not as_json:
-                _print_unseen(seen)
+    with _seen(job, run) as seen:
+        found = seen.doubts
     if as_json:
-        print_json(
-            [{"run": seen.opened.history.run, "reference": doubt.short, **plain(doubt)} for seen, doubt in listed]
-        )
+        print_json([{"run": run, "reference": doubt.short, **plain(doubt)} for doubt in found])
         return
-    rows = [_row(doubt, seen.opened.history.run, named=len(runs) > 1) for seen, doubt in listed]
-    header = (
-        "ref",
-        *(("run",) if len(runs) > 1 else ()),
-        "sink",
-        "state",
-        "epoch",
-        "rows",
-        "age",
-        "until",
-        "participant",
-    )
-    if not rows:
+    _print_unseen(seen)
+    if not found:
         print("nothing is in doubt")
         return
-    print_table(header, rows[:_SHOWN], sys.stdout)
-    if len(rows) > _SHOWN:
-        print(f"  and {len(rows) - _SHOWN} more: --json lists them")
+    header = ("ref", "sink", "state", "epoch", "rows", "age", "until", "participant")
+    print_table(header, [_row(doubt) for doubt in found[:_SHOWN]], sys.stdout)
+    if len(found) > _SHOWN:
+        print(f"  and {len(found) - _SHOWN} more: --json lists them")
     print(f"  next: {Commands(job, run).of('indoubt explain')} REF")
 
 
@@ -143,7 +124,7 @@ class _Seen:
 @contextmanager
 def _seen(job: str, run: str | None) -> Iterator[_Seen]:
     opened = Opened.of(job, run)
-    settler = opened.acting(Settler)
+    settler = opened.operator()
     try:
         log, views = look(opened.history, opened.sinks, settler.read, settler.whole, seconds=ASKED_SECONDS)
         yield _Seen(opened, settler, log, views)
@@ -185,18 +166,8 @@ def _print_unseen(seen: _Seen) -> None:
         print(where, file=sys.stderr)
 
 
-def _runs(job: str) -> Sequence[str]:
-    """Name the job's batch runs that have begun."""
-    opened = Opened.of(job)
-    found = batch_runs(opened.config, opened.sinks)
-    for run in found:
-        if run.state == "unreadable":
-            print(f"batch run {run.job_in_ids}: {run.problem}", file=sys.stderr)
-    return [run.run for run in found if run.run is not None]
-
-
-def _row(doubt: Doubt, run: str | None, *, named: bool) -> Sequence[object]:
+def _row(doubt: Doubt) -> Sequence[object]:
     age = "-" if doubt.age_seconds is None else f"{doubt.age_seconds:.0f} s"
     until = "-" if doubt.deadline is None else when(doubt.deadline)
     numbers = ("-" if number is None else number for number in (doubt.epoch, doubt.rows))
-    return (doubt.short, *((run or "-",) if named else ()), doubt.sink, doubt.state, *numbers, age, until, doubt.ref)
+    return (doubt.short, doubt.sink, doubt.state, *numbers, age, until, doubt.ref)

@@ -1,67 +1,39 @@
-"""`exactsink init`: a small job to start from, which runs as it is."""
+"""`exactsink init`: a job for the backends that are named, or a plugin."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
+import re
 
-from exactsink.cli.schema import schema_text
-from exactsink.contract import ConfigError
+import click
 
-__all__ = ["init", "write_new"]
+from exactsink.job.config.model import NEW_NAME
+from exactsink.starters.job import DEFAULT_TARGETS, SOURCES, TARGETS, write_first_job
+from exactsink.starters.plugin import ROADS, write_plugin
 
-_JOB = """\
-#:schema ./job.schema.json
-# `exactsink check job.toml` looks at everything without writing a row, `exactsink run job.toml` runs the job.
-[job]
-name = "{name}"
-checkpoint = "checkpoint"             # the journal stands beside it, in checkpoint.exactsink
-
-[spark]
-master = "local[2]"
-
-[source]
-format = "csv"
-schema = "id BIGINT, customer STRING, amount DOUBLE"
-path = "incoming"
-options = {{ header = true, maxFilesPerTrigger = 1 }}
-
-[transform]                           # or a function of Python's: [job] transform = "module:function"
-sql = "SELECT * FROM source WHERE amount > 0"
-
-[sinks.lake]                          # a data lake of Parquet files
-backend = "files"
-path = "lake"
-
-[sinks.table]                         # and a table with one row per key, committed together with it
-backend = "idempotent_upsert"
-url = "sqlite:///{name}.db"
-table = "orders"
-keys = ["id"]
-create = true
-"""
-_ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
+__all__ = ["init"]
 
 
-def init(folder: str, name: str) -> None:
-    """Write a job's files into a folder. Never overwrites: raises ConfigError when one of them stands already."""
-    place = Path(folder).absolute()
-    files = {
-        place / "job.toml": _JOB.format(name=name),
-        place / "job.schema.json": schema_text(),
-        place / "incoming" / "orders-1.csv": _ROWS,
-    }
-    write_new(files, "exactsink init ANOTHER_FOLDER")
-    print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
+def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not re.fullmatch(NEW_NAME, value):
+        raise click.BadParameter("a job's name has lower-case letters, digits and dashes, no dash first, 40 at most")
+    return value
 
 
-def write_new(files: Mapping[Path, str], next: str) -> None:
-    """Write files, or none: raises ConfigError with the `next` command when one of them stands already."""
-    standing = [path for path in files if path.exists()]
-    if standing:
-        raise ConfigError(f"{standing[0]} exists already", why="init never overwrites", next=next)
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(text)
-        print(f"wrote {path}")
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
+@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The job's source; or a plugin's road.")
+@click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
+@click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
+def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:
+    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
+
+    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
+    writes only, from `two-phase` where one process can prepare what another one commits.
+    """
+    if source and (source in ROADS) != (plugin is not None):
+        raise click.BadParameter(f"{source} is {'a road of --plugin' if source in ROADS else 'a source of jobs'}")
+    if plugin is None:
+        write_first_job(folder, name, source or "files", to or DEFAULT_TARGETS)
+    else:
+        write_plugin(folder, plugin, source or "staged")

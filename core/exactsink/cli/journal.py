@@ -1,4 +1,4 @@
-"""`exactsink journal`: verify a journal, show one entry, write all of it out. Changes nothing."""
+"""`exactsink journal`: verify a journal, write all of it out. Changes nothing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Any
 import click
 
 from exactsink.cli.answers import answering
-from exactsink.cli.fields import all_fields
 from exactsink.cli.opened import Opened
 from exactsink.cli.options import as_json, job_file, run_name
-from exactsink.cli.plain import plain, print_json
+from exactsink.cli.plain import plain
 from exactsink.cli.plugins import CommandGroup
 from exactsink.cli.table import print_table
-from exactsink.contract import ConfigError, InDoubtError
+from exactsink.contract import InDoubtError
 from exactsink.protocol.journal.entries import checked
 from exactsink.protocol.journal.journal import Journal
 from exactsink.toolkit.waiting import backoff
@@ -62,23 +61,6 @@ def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
             f"{len(problems)} journal entries are damaged or absent, {len(matter)} of them are needed by every start",
             next=_COPIES if matter else "no start needs them: exactsink run JOB.toml",
         )
-
-
-@journal.command()
-@job_file
-@click.argument("seq", type=int)
-@run_name
-def show(job: str, seq: int, run: str | None) -> None:
-    """Print one entry whole, as JSON; payloads of votes as sizes."""
-    with _journal(job, run) as journal:
-        found = next((entry for entry in journal.entries() if entry.seq == seq), None)
-    if found is None:
-        raise ConfigError(f"the journal has no entry {seq}", next="`exactsink history JOB.toml` lists those that stand")
-    if found.record is None:
-        body = {"seq": seq, "kind": "damaged", "problem": found.problem, "bytes": len(found.data)}
-        print_json(body)
-        raise InDoubtError(found.problem, next="exactsink journal verify JOB.toml")
-    print_json(all_fields(found.record))
 
 
 @journal.command()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,14 +18,13 @@ import click
 
 from exactsink import __version__
 from exactsink.cli import check_driver
-from exactsink.cli import init as init_command
 from exactsink.cli.adopt import adopt
 from exactsink.cli.answers import answering, one_document
 from exactsink.cli.backends import backends
 from exactsink.cli.barrier import barrier
 from exactsink.cli.history import history
 from exactsink.cli.indoubt import indoubt
-from exactsink.cli.init_plugin import ROADS, init_plugin
+from exactsink.cli.init import init
 from exactsink.cli.journal import journal
 from exactsink.cli.options import as_json, job_file
 from exactsink.cli.plugins import PluginCommands
@@ -37,9 +35,10 @@ from exactsink.cli.schema import schema
 from exactsink.cli.status import status
 from exactsink.cli.stop import stop
 from exactsink.cli.streams import watched_streams
+from exactsink.cli.usage import next_command
 from exactsink.cli.verify import verify_job
+from exactsink.cli.watch import watch
 from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkError
-from exactsink.job.config.model import NEW_NAME
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 from exactsink.operate.asking import exit_though_asking
@@ -48,12 +47,6 @@ __all__ = ["cli", "main"]
 
 EXIT_INTERRUPTED = 130
 _LOG = logging.getLogger("exactsink")
-
-
-def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not re.fullmatch(NEW_NAME, value):
-        raise click.BadParameter(f"a name looks like {NEW_NAME}")
-    return value
 
 
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -104,23 +97,6 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
-@click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
-@click.option("--from", "road", type=click.Choice(list(ROADS)), default="staged", help="What the plugin's store has.")
-def init(folder: str, name: str, plugin: str | None, road: str) -> None:
-    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
-
-    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
-    writes only, from `two-phase` where one process can prepare what another one commits.
-    """
-    if plugin is None:
-        init_command.init(folder, name)
-    else:
-        init_plugin(folder, plugin, road)
-
-
-@cli.command()
 @click.argument("backend", metavar="NAME")
 @click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
@@ -142,7 +118,23 @@ def script() -> None:
 
 
 for _command in (
-    *(adopt, backends, barrier, history, indoubt, journal, rebase, recover, runs, schema, status, stop, verify_job),
+    *(
+        adopt,
+        backends,
+        barrier,
+        history,
+        indoubt,
+        init,
+        journal,
+        rebase,
+        recover,
+        runs,
+        schema,
+        status,
+        stop,
+        verify_job,
+        watch,
+    ),
 ):
     cli.add_command(_command)
 
@@ -172,6 +164,8 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.UsageError):
+            click.echo(f"  next: {next_command(error, sys.argv[1:] if arguments is None else arguments)}", err=True)
         return ConfigError.exit_code
     except ExactsinkError as error:
         if isinstance(error, ContractError) and not logs_json():

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from exactsink.contract import ConfigError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import JobConfig, bind_sinks, load_config
 from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
-from exactsink.operate.actions import Operator
+from exactsink.operate.settle import Settler
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 
 __all__ = ["Opened"]
-
-Acting = TypeVar("Acting", bound=Operator)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +44,7 @@ class Opened:
             next="`exactsink runs JOB.toml` lists them",
         )
 
-    def operator(self) -> Operator:
-        """Return an operator of this history."""
-        return self.acting(Operator)
-
-    def acting(self, kind: type[Acting]) -> Acting:
-        """Return an operator of this kind."""
+    def operator(self) -> Settler:
+        """Return who may act on this history."""
         events = Events(self.history.job, [self.registry.send], self.history.commands.typed)
-        return kind(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)
+        return Settler(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -25,6 +27,13 @@ _FIXES = {
 }
 _NOW = "exactsink.commands"
 _A_JOB = "JOB.toml"
+_IN_ORDER_OF_USE = {
+    "Write a job": ("init", "schema", "backends", "bench"),
+    "Run it": ("check", "run", "script", "watch", "status", "stop", "history", "runs"),
+    "Read what it wrote": ("barrier", "verify"),
+    "Settle what is in doubt": ("indoubt", "recover", "rebase", "adopt", "journal"),
+    "Of backends, and for their authors": (),
+}
 _UNCUT = 1000  # characters; click takes 45 or what the line has left
 
 
@@ -41,17 +50,24 @@ class CommandGroup(click.Group):
 
     command_class = JobCommand
 
+    sections: Mapping[str, Sequence[str]] = MappingProxyType({"Commands": ()})
+
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by section; the last one has those that none names."""
         found = {name: self.get_command(context, name) for name in self.list_commands(context)}
-        rows = [(name, command.get_short_help_str(_UNCUT)) for name, command in found.items() if command is not None]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        rows = {name: command.get_short_help_str(_UNCUT) for name, command in found.items() if command is not None}
+        sections = [[(name, rows.pop(name)) for name in names if name in rows] for names in self.sections.values()]
+        sections[-1] += rows.items()
+        for title, listed in zip(self.sections, sections, strict=True):
+            with formatter.section(title):
+                formatter.write_dl(listed)
 
 
 class PluginCommands(CommandGroup):
     """Own commands, and a group for each backend that brings one; none of these stands for an own one."""
 
     group_class = CommandGroup
+    sections = MappingProxyType(_IN_ORDER_OF_USE)
 
     def invoke(self, context: click.Context) -> Any:
         """Run a command; the error that ends it names commands that can be typed.

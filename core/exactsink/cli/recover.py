@@ -14,7 +14,6 @@ from exactsink.cli.options import as_json, command, dry_run, job_file, reason, r
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError
 from exactsink.operate.recovery import Recovery
-from exactsink.operate.settle import Settler
 
 __all__ = ["recover"]
 
@@ -52,7 +51,7 @@ def recover(
         answer |= {"job": None, "run": run, "dry_run": shown}
         opened = Opened.of(job, run)
         answer["job"] = opened.config.job.name
-        with closing(opened.acting(Settler)) as operator:
+        with closing(opened.operator()) as operator:
             is_empty = not operator.read().claims
             tokens = frozenset(sweep_tokens)
             part = operator.part(sinks, references, tokens, take_over=take_over)

@@ -12,7 +12,7 @@ from exactsink.cli.table import print_table
 from exactsink.operate.explain import when
 from exactsink.operate.runs import BatchRun, batch_runs
 
-__all__ = ["print_runs", "runs"]
+__all__ = ["runs"]
 
 
 @command()
@@ -25,31 +25,28 @@ def runs(job: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
     else:
-        print_runs(found)
+        _print(found)
     for run in found:
         if run.problem is not None:
             raise run.problem
 
 
-def print_runs(found: Sequence[BatchRun]) -> None:
-    """Print the runs for people."""
+def _print(found: Sequence[BatchRun]) -> None:
     if not found:
         print("no batch runs")
         return
     rows = [
-        [
-            run.run or "?",
-            run.state,
-            *map(_dash, (run.rows, run.driver or None, run.at and when(run.at))),
-            run.job_in_ids,
-        ]
-        for run in found
+        (
+            r.run or "?",
+            r.state,
+            "-" if r.rows is None else r.rows,
+            r.driver or "-",
+            when(r.at) if r.at else "-",
+            r.job_in_ids,
+        )
+        for r in found
     ]
     print_table(("run", "state", "rows", "driver", "at", "in ids"), rows, sys.stdout)
     for run in found:
         if run.problem is not None:
             print(f"  {run.run or run.job_in_ids}: {run.problem}")
-
-
-def _dash(value: object) -> object:
-    return "-" if value is None else value

@@ -13,13 +13,11 @@ import click
 from exactsink.cli.opened import Opened
 from exactsink.cli.options import as_json, command, job_file, run_name
 from exactsink.cli.plain import plain, print_json
-from exactsink.cli.runs import print_runs
 from exactsink.cli.table import print_table
 from exactsink.contract import ExactsinkError, Lost, Unknown
 from exactsink.job.driver import identity_of
 from exactsink.observe.state import LIVE_SECONDS
 from exactsink.operate.health import Health, health_of
-from exactsink.operate.runs import BatchRun, batch_runs
 from exactsink.operate.views import ASKED_SECONDS, SinkView, look, word_of
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
@@ -37,7 +35,6 @@ _HELD = ("undecided", "foreign")
 @command()
 @job_file
 @run_name
-@click.option("--all", "everything", is_flag=True, help="Former sinks and batch runs, too.")
 @click.option(
     "--within",
     type=click.FloatRange(min=0.1),
@@ -47,7 +44,7 @@ _HELD = ("undecided", "foreign")
     help="How long each sink may take to answer.",
 )
 @as_json
-def status(job: str, run: str | None, everything: bool, within: float, as_json: bool) -> None:
+def status(job: str, run: str | None, within: float, as_json: bool) -> None:
     """Report how far a job is, who drives it, and what of its last epoch is not proven committed.
 
     Ends with 0 while nobody is needed: all is proven, or a driver is at work. Changes nothing.
@@ -56,23 +53,17 @@ def status(job: str, run: str | None, everything: bool, within: float, as_json: 
     with closing(opened.operator()) as operator:
         _check_known(opened, operator.read())
         log, views = look(opened.history, opened.sinks, operator.read, operator.whole, seconds=within)
-        former = _former(operator.whole(), views) if everything else ()
         checkpoint = operator.checkpoint_problem(within)
     state = opened.history.last_state()
     health = health_of(log, views, state, opened.history.commands, checkpoint)
-    shown = [view for view in views if view.in_config or view.problem is not None or everything]
-    runs = batch_runs(opened.config, opened.sinks) if everything else ()
-    refusal = next(filter(None, [health.refusal, *(run.problem for run in runs)]), None)
-    body = _body(opened, log, state, shown, health) | {"exit_code": refusal.exit_code if refusal else 0}
+    shown = [view for view in views if view.in_config or view.problem is not None]
+    body = _body(opened, log, state, shown, health)
     if as_json:
-        more = {"earlier_sinks": former, "batch_runs": runs} if everything else {}
-        print_json(body | more)
+        print_json(body)
     else:
         _print(body, shown)
-        if everything:
-            _print_everything(former, runs)
-    if refusal is not None:
-        raise refusal
+    if health.refusal is not None:
+        raise health.refusal
 
 
 def _check_known(opened: Opened, log: Log) -> None:
@@ -102,6 +93,7 @@ def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkVie
         "last_complete_epoch": complete,
         "sinks": {view.name: _sink(view) for view in views if view.in_config},
         "former_sinks": [_sink(view) for view in views if not view.in_config],
+        "exit_code": health.refusal.exit_code if health.refusal else 0,
     }
     if history.run is not None:
         body |= {"run": history.run, "run_complete": log.is_complete}
@@ -142,17 +134,6 @@ def _decided(view: SinkView) -> Iterator[tuple[Any, str, str | None]]:
 
 def _error(error: ExactsinkError) -> Mapping[str, str]:
     return {"what": error.what, "why": error.why, "next": error.next}
-
-
-def _former(log: Log, views: Sequence[SinkView]) -> Sequence[Mapping[str, Any]]:
-    """Return the sinks of older claims that neither the config has nor the last decision or an open claim names."""
-    shown = {(view.name, view.backend, view.strategy, view.target) for view in views}
-    last: dict[tuple[str, str, str, str], int] = {}
-    for claim in log.claims:
-        for sink in claim.identity.sinks if claim.identity is not None else ():
-            last[sink.name, sink.backend, sink.strategy, sink.target] = claim.generation
-    names = ("sink", "backend", "strategy", "target", "last_generation")
-    return [dict(zip(names, (*key, last[key]), strict=True)) for key in last.keys() - shown]
 
 
 def _print(body: Mapping[str, Any], views: Sequence[SinkView]) -> None:
@@ -205,12 +186,3 @@ def _times(view: SinkView) -> tuple[str, str]:
     deadlines = [holding.participant.deadline for holding in view.held if holding.participant.deadline]
     left = f"{min(deadlines) - time.time():.0f} s" if deadlines else "-"
     return f"{max(ages):.0f} s" if ages else "-", left
-
-
-def _print_everything(former: Sequence[Mapping[str, Any]], runs: Sequence[BatchRun]) -> None:
-    for sink in former:
-        place = f"{sink['backend']} ({sink['strategy']}), {sink['target']}"
-        print(
-            f"earlier sink {sink['sink']}: {place}: until generation {sink['last_generation']}, nothing is left there"
-        )
-    print_runs(runs)

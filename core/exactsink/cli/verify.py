@@ -15,7 +15,7 @@ from exactsink.cli.options import as_json, command, job_file, run_name
 from exactsink.cli.plain import plain, print_json
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError, InDoubtError
-from exactsink.operate.verify import CheckedSink, Verdict, Verification, verify
+from exactsink.operate.verify import Verdict, Verification, VerifiedSink, verify
 
 __all__ = ["verify_job"]
 
@@ -77,7 +77,7 @@ def _print(found: Verification) -> None:
     print(", ".join(f"{found.count(verdict)} {word}" for verdict, word in _WORDS.items()))
 
 
-def _rows(sink: CheckedSink) -> Iterator[Sequence[object]]:
+def _rows(sink: VerifiedSink) -> Iterator[Sequence[object]]:
     """Yield a line for neighbours of which the same is to be said."""
     for (verdict, why), group in groupby(sink.epochs, lambda one: (one.verdict, one.why)):
         epochs = list(group)

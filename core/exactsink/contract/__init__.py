@@ -45,6 +45,7 @@ from exactsink.contract.model import (
     Undecided,
     Unknown,
 )
+from exactsink.contract.sink_calls import SinkKeys, sink_calls
 from exactsink.contract.validation import BatchValidator, Validator
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ __all__ = [
     "PreflightError",
     "Refused",
     "Retryable",
+    "SinkKeys",
     "Traits",
     "Txn",
     "Undecided",
@@ -95,6 +97,7 @@ __all__ = [
     "Validator",
     "Writer",
     "hookimpl",
+    "sink_calls",
 ]
 
 

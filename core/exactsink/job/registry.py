@@ -19,7 +19,7 @@ from exactsink.toolkit.nearest import nearest
 __all__ = ["BackendListing", "Registry", "installed_plugins"]
 
 
-_OTHERWISE_NAMED = {
+_BACKENDS_ELSEWHERE = {
     **dict.fromkeys(("s3", "s3a", "parquet", "csv", "json"), '; it is backend = "files" here, with path and format'),
     **dict.fromkeys(("sqlite", "mysql", "mariadb", "duckdb"), '; it is backend = "idempotent_upsert" here, with url'),
     "jdbc": '; it is backend = "postgres" here (appends), or "idempotent_upsert" with url (keyed rows)',
@@ -163,7 +163,7 @@ class Registry:
             for plugin, problem in self._broken.items()
         )
         return ConfigError(
-            f"{place}: no backend {name} is installed{_OTHERWISE_NAMED.get(name) or nearest(name, self._specs)}",
+            f"{place}: no backend {name} is installed{_BACKENDS_ELSEWHERE.get(name) or nearest(name, self._specs)}",
             why=broken,
             next=f"name one of {', '.join(sorted(self._specs))}; or pip install the plugin that brings it",
         )

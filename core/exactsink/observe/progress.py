@@ -13,7 +13,7 @@ from typing import Any
 
 from exactsink.contract import Event
 
-__all__ = ["EpochLines"]
+__all__ = ["EpochLines", "Line"]
 
 _LOG = logging.getLogger("exactsink.epoch")
 _EVERY_SECONDS = 10.0
@@ -31,7 +31,7 @@ class _Epoch:
 
 
 @dataclass(slots=True)
-class _Line:
+class Line:
     """What a line sums up: epochs that are complete."""
 
     epochs: int = 0
@@ -63,17 +63,21 @@ class EpochLines:
 
     As JSON it has the bytes by sink, too. Without a terminal it is one line in 10 s at most: one that sums up `epochs`,
     with `epoch` the last of them. What waits for its line gets it with the heartbeat. A run's end is a line, too, with
-    what the whole run did.
+    what the whole run did. `out` takes the lines of epochs, in place of the log.
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, every_seconds: Callable[[], float] = _every_seconds
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        every_seconds: Callable[[], float] = _every_seconds,
+        out: Callable[[str, Line], None] | None = None,
     ) -> None:
         self._clock = clock
+        self._out = out or _log_line
         self._every_seconds = every_seconds
         self._lock = threading.Lock()
         self._open: dict[str, tuple[int, _Epoch]] = {}
-        self._waiting: dict[str, _Line] = {}
+        self._waiting: dict[str, Line] = {}
         self._logged: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
@@ -87,7 +91,7 @@ class EpochLines:
             if done or event.name == "beat":
                 line = self._due(event.job)
         if line is not None:
-            _log_line(event.job, line)
+            self._out(event.job, line)
 
     def _take(self, event: Event, number: int) -> bool:
         """Add an event to its epoch; return whether that one is complete."""
@@ -99,11 +103,11 @@ class EpochLines:
         if (event.name, event.edge) != ("return", "before"):
             return False
         del self._open[event.job]
-        line = self._waiting.setdefault(event.job, _Line())
+        line = self._waiting.setdefault(event.job, Line())
         line.add(number, epoch, event.fields["rows"], self._clock())
         return True
 
-    def _due(self, job: str) -> _Line | None:
+    def _due(self, job: str) -> Line | None:
         """Take the line that is to be logged now, if there is one."""
         last = self._logged.get(job)
         if job not in self._waiting or (last is not None and self._clock() - last < self._every_seconds()):
@@ -112,7 +116,7 @@ class EpochLines:
         return self._waiting.pop(job)
 
 
-def _log_line(job: str, line: _Line) -> None:
+def _log_line(job: str, line: Line) -> None:
     seconds = round(line.seconds, 3)
     phases = {phase: round(seconds, 3) for phase, seconds in line.phases.items()}
     more = {"epochs": line.epochs, "rows": dict(line.rows), "bytes": dict(line.bytes)}

@@ -6,14 +6,13 @@ import json
 import math
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
 from exactsink.contract import Event
 from exactsink.protocol.coordinator import State
-from exactsink.toolkit.storage import AnyPath, ObjectPath, new_file
+from exactsink.toolkit.storage import AnyPath, ObjectPath, replace_whole
 
 __all__ = [
     *("HEARTBEAT_SECONDS", "LIVE_SECONDS", "Heartbeat", "LastTimes", "StateFile", "is_ahead", "is_live", "last_heard"),
@@ -56,7 +55,7 @@ class StateFile:
 
     def write(self, state: State) -> None:
         """Save a state. Raises OSError."""
-        _replace(self._path, json.dumps(asdict(state), indent=1))
+        replace_whole(self._path, json.dumps(asdict(state), indent=1))
 
     def read(self) -> State | None:
         """Read it; None when it is absent or of another release. Raises OSError where that can't be known."""
@@ -96,7 +95,7 @@ class LastTimes:
         with self._lock, suppress(OSError):
             if time.time() - self._known.get(name, 0.0) > HEARTBEAT_SECONDS:  # an epoch may lose thousands
                 self._known = {**self._stored(), name: time.time()}
-                _replace(self._path, json.dumps(self._known))
+                replace_whole(self._path, json.dumps(self._known))
 
     def read(self) -> Mapping[str, float]:
         """Return each one's Unix time; the file is read once a heartbeat at most."""
@@ -110,20 +109,6 @@ class LastTimes:
             return {str(name): float(at) for name, at in json.loads(self._path.read_text()).items()}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):
             return {}
-
-
-def _replace(path: AnyPath, text: str) -> None:
-    """Replace a file whole, not synced. Raises OSError."""
-    if isinstance(path, ObjectPath):
-        path.replace(text.encode())
-        return
-    temp = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with new_file(temp) as file:
-            file.write(text.encode())
-        temp.replace(path)
-    finally:
-        temp.unlink(missing_ok=True)
 
 
 class Heartbeat:

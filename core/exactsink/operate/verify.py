@@ -19,7 +19,7 @@ from exactsink.reader.complete import look
 from exactsink.toolkit.storage import storage_errors
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["CheckedEpoch", "CheckedSink", "Verdict", "Verification", "verify"]
+__all__ = ["VerifiedEpoch", "VerifiedSink", "Verdict", "Verification", "verify"]
 
 Verdict = Literal["proven", "differs", "unknown"]
 _LOOKS = 4
@@ -27,7 +27,7 @@ _LOOKS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedEpoch:
+class VerifiedEpoch:
     """One epoch in one sink: rows and digest as they were decided, rows as they were found, and why."""
 
     epoch: int
@@ -39,7 +39,7 @@ class CheckedEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckedSink:
+class VerifiedSink:
     """One sink. `mark` is what its mark says, `mark_differs` whether that is another history than the journal's.
 
     `error` is why it could not be asked.
@@ -49,7 +49,7 @@ class CheckedSink:
     mark: str = ""
     mark_differs: bool = False
     error: ExactsinkError | None = None
-    epochs: tuple[CheckedEpoch, ...] = ()
+    epochs: tuple[VerifiedEpoch, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Verification:
 
     complete: int | None
     known: tuple[int, int] | None = None
-    sinks: tuple[CheckedSink, ...] = ()
+    sinks: tuple[VerifiedSink, ...] = ()
     damaged: tuple[int, ...] = ()
 
     def count(self, verdict: Verdict) -> int:
@@ -126,7 +126,7 @@ class _Check:
     to_the_end: bool
     deep: bool
 
-    def sink(self, name: str, sink: Sink | None) -> CheckedSink:
+    def sink(self, name: str, sink: Sink | None) -> VerifiedSink:
         parts = {epoch: sinks[name] for epoch, sinks in self.decided.items() if name in sinks}
         mine = bound_sinks({name: sink}) if sink is not None else ()
         bound = {epoch: part for epoch, part in parts.items() if _bound(name, part) in mine}
@@ -140,7 +140,7 @@ class _Check:
                     held, error = _Held(why_none="the sink can't be asked now"), caught
         checked = [self._checked(epoch, part, held, bound) for epoch, part in parts.items()]
         checked += self._nobodys(sink, held, parts)
-        return CheckedSink(name, held.mark, held.highest is not None, error, tuple(checked))
+        return VerifiedSink(name, held.mark, held.highest is not None, error, tuple(checked))
 
     def _held(self, sink: Sink, committer: Committer, bound: Mapping[int, DecidedSink]) -> _Held:
         """Ask the target. The mark comes first: what it says was committed is counted after."""
@@ -164,7 +164,7 @@ class _Check:
             backoff(attempt)
         return _Held(difference(log, sink.name, mark, now).what, _highest(mark, now))
 
-    def _checked(self, epoch: int, part: DecidedSink, held: _Held, bound: Mapping[int, DecidedSink]) -> CheckedEpoch:
+    def _checked(self, epoch: int, part: DecidedSink, held: _Held, bound: Mapping[int, DecidedSink]) -> VerifiedEpoch:
         verdict: Verdict = "unknown"
         audit = held.audits.get(epoch)
         found = audit.rows if audit is not None else None
@@ -187,9 +187,9 @@ class _Check:
             else:
                 verdict = "differs"
         digest = sum_digests([committable.digest for committable in part.committables])
-        return CheckedEpoch(epoch, verdict, part.rows, found, f"{digest:016x}", why)
+        return VerifiedEpoch(epoch, verdict, part.rows, found, f"{digest:016x}", why)
 
-    def _nobodys(self, sink: Sink | None, held: _Held, parts: Mapping[int, DecidedSink]) -> Iterator[CheckedEpoch]:
+    def _nobodys(self, sink: Sink | None, held: _Held, parts: Mapping[int, DecidedSink]) -> Iterator[VerifiedEpoch]:
         """Find rows of epochs that nobody decided; a driver may have decided, or begun, more since the first look."""
         newest = max(parts, default=-1)
         for epoch, audit in held.audits.items():
@@ -200,7 +200,7 @@ class _Check:
                 if sink.backend.traits.visible_early or (decision is not None and epoch <= decision.epoch):
                     continue
             why = f"{audit.why}; the journal has decided no such epoch"
-            yield CheckedEpoch(epoch, "differs", 0, audit.rows, f"{0:016x}", why)
+            yield VerifiedEpoch(epoch, "differs", 0, audit.rows, f"{0:016x}", why)
 
 
 def _decided(records: Iterable[Record]) -> Mapping[int, Mapping[str, DecidedSink]]:

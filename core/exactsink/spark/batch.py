@@ -42,8 +42,8 @@ class RunResult:
     epoch: int
     already_done: bool
     rows: Mapping[str, int]
-    missing: Sequence[str] = ()
-    changed: Sequence[str] = ()
+    missing: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 def known_run(
@@ -58,8 +58,8 @@ def known_run(
         check_identity(log, identity_of(history))
         known, had = _known(log, history.run or ""), log.decision.sinks if log.decision else {}
         targets = {sink.target for sink in had.values()}  # a sink may have another name by now
-        missing = [name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets]
-        changed = [name for name in had if name in sinks and _differs(sinks[name], had[name].columns, columns)]
+        missing = tuple(name for name, sink in sinks.items() if name not in had and sink.backend.target not in targets)
+        changed = tuple(n for n in had if n in sinks and _differs(sinks[n], had[n].columns, columns))
         return known and replace(known, missing=missing, changed=changed)
 
 

@@ -26,6 +26,8 @@ def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
         kind, package = type(frame).__name__, type(frame).__module__.partition(".")[0]
         given = kind if package == "builtins" else f"{package}'s {kind}"
         instead = _INSTEAD.get(kind, "spark.createDataFrame(...) makes a frame of other data, for Job.write")
+        if kind == "str" and streaming:
+            instead = 'spark.readStream.table("NAME"), or a frame that spark.readStream loads'
         raise ConfigError(f"{call} takes {wanted} of Spark, and got {given}", next=f"give it {instead}")
     if frame.isStreaming and not streaming:
         raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
@@ -43,4 +45,6 @@ def run_name(run: Any) -> str:
             why="the run is known by its name for good, so it has to be the same text in each call",
             next='give it as a text or a date: run="2026-11-20"',
         )
+    if not run.strip():
+        raise ConfigError("a batch run needs a name", next='give it as a text or a date: run="2026-11-20"')
     return run

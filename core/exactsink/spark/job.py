@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
@@ -33,10 +35,12 @@ from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
 from exactsink.spark.query import Query
 from exactsink.spark.routes import Route
+from exactsink.spark.shown import sinks_table
 from exactsink.toolkit.waiting import backoff
+from exactsink.watch.recent import Recent
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
     from exactsink.job.config.options import JobOptions
 
@@ -126,7 +130,7 @@ class Job:
 
     def _hold(self, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber]) -> Job:
         self.config, self.sinks = config, sinks
-        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), *subscribers)
+        self._subscribers: tuple[Subscriber, ...] = (EpochLines(), Recent(JobHistory.of(config)), *subscribers)
         self._observers: tuple[Observer, ...] = ()
         self._epochs: Epochs | None = None
         return self
@@ -208,11 +212,27 @@ class Job:
             self._epochs.abandon()
 
     def close(self) -> None:
-        """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent."""
+        """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent.
+
+        `with Job(...) as job:` does so at the end of its block.
+        """
         self.end_query()
         observers, self._observers = self._observers, ()
         for observer in observers:
             observer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Job {self.config.job.name}: {', '.join(f'{name} ({s.kind})' for name, s in self.sinks.items())}>"
+
+    def _repr_html_(self) -> str:
+        """Show the job as a table of its sinks in a notebook."""
+        return f"<p>Job <b>{html.escape(self.config.job.name)}</b></p>{sinks_table(self.sinks)}"
 
     def _refuse_second(self, frame: DataFrame) -> None:
         """Refuse to start beside a query of this name that runs: a claim would fence it. Raises ConfigError."""

@@ -54,6 +54,7 @@ class OnePass:
                 self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
                 raise _unshaped(name, error) from error
+        _check_distribution(frame, sinks)
         self._cuts: list[_Shape] = []
         for shape in self._shapes.values():  # sinks that want the same rows share them
             if shape not in self._cuts:
@@ -252,6 +253,19 @@ def _unshaped(sink: str, error: PySparkException) -> ConfigError:
         why=first_line(error),
         next=f"fix [sinks.{sink}], or the job's transform",
     )
+
+
+def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
+    """Refuse a distribution by columns that the frame lacks: every epoch would fail. Raises ConfigError."""
+    asking = [
+        name for name, sink in sinks.items() if isinstance(sink.distribution, str) and sink.distribution != "none"
+    ]
+    if asking:
+        try:
+            _distributed(frame, sinks).schema  # noqa: B018  Spark Connect analyzes it now
+        except PySparkException as error:
+            what, fix = f"sink {asking[0]}: Spark refuses its distribution", "name columns of the frame in hash(...)"
+            raise ConfigError(what, why=first_line(error), next=fix) from error
 
 
 def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:

@@ -17,6 +17,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.epochs import Epochs
 from exactsink.spark.errors import query_error
+from exactsink.spark.shown import sinks_table
 from exactsink.spark.versions import source_metrics
 
 if TYPE_CHECKING:
@@ -167,12 +168,7 @@ class Query:
 
     def _repr_html_(self) -> str:
         """Show the query as a table in a notebook."""
-        rows = [(name, sink.kind, sink.backend.target) for name, sink in self._sinks.items()]
-        cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        head = "<tr><th>sink</th><th>backend</th><th>target</th></tr>"
-        return (
-            f"<p>Query of job <b>{html.escape(self._events.job)}</b>: {self._state()}</p><table>{head}{cells}</table>"
-        )
+        return f"<p>Query of job <b>{html.escape(self._events.job)}</b>: {self._state()}</p>{sinks_table(self._sinks)}"
 
     def _state(self) -> str:
         with suppress(Py4JError, OSError):

@@ -69,6 +69,12 @@ class Passes:
         if self._route is None:
             return dict.fromkeys(self._fed, frame)
         frames = self._route(frame)
+        if not isinstance(frames, Mapping):
+            raise ConfigError(
+                f"the route returns {type(frames).__name__}",
+                why="a route gives each sink its frame, by the sink's name",
+                next=f'return a dict of frames: {{"{self._fed[0]}": frame}}',
+            )
         if set(frames) != set(self._fed):
             raise ConfigError(
                 f"the route gives frames for {', '.join(sorted(frames)) or 'no sink'}",

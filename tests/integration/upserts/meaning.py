@@ -103,6 +103,19 @@ class Target:
     guard: Mapping[str, str] = field(default_factory=lambda: dict.fromkeys(GUARD, "BIGINT"))
 
 
+def target(sink: Callable[[Mapping[str, Any]], Any], sql: Callable[[str], Any]) -> Target:
+    """Return the target of a database for which `sink` makes a sink of these options, and `sql` runs a statement."""
+
+    def make(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
+        sql(f"CREATE TABLE {TABLE} ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
+        for row in rows:
+            values = ", ".join("NULL" if value is None else repr(value) for value in row.values())
+            sql(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values})")
+
+    made = {"create": False}
+    return Target(lambda given: sink({**given, **made}), make, lambda: sql(f"SELECT {', '.join(COLUMNS)} FROM {TABLE}"))
+
+
 def check(case: Case, target: Target) -> None:
     """Run a case's epochs, each prepared twice and committed three times, and compare after each."""
     target.make(COLUMNS | (target.guard if case.options["strategy"] == "direct" else {}), STANDING)

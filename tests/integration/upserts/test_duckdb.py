@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,17 +17,7 @@ import sqlalchemy as sa
 from exactsink.contract import Committed, Retryable
 from exactsink_idempotent_upsert.generic import database as generic
 from exactsink_idempotent_upsert.table import DELETED
-from tests.integration.upserts.meaning import (
-    COLUMNS,
-    TABLE,
-    Case,
-    Row,
-    Target,
-    cases,
-    check,
-    check_later,
-    later_columns,
-)
+from tests.integration.upserts.meaning import Case, Target, cases, check, check_later, later_columns, target
 from tests.unit.upsert_sink import SCHEMA, upsert
 
 
@@ -38,17 +28,7 @@ def target_of(folder: Path) -> Target:
         with closing(duckdb.connect(str(file))) as connection:
             return connection.execute(statement).fetchall()
 
-    def make(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-        sql(f"CREATE TABLE {TABLE} ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
-        for row in rows:
-            values = ", ".join("NULL" if value is None else repr(value) for value in row.values())
-            sql(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values})")
-
-    def read() -> list[tuple[Any, ...]]:
-        return sql(f"SELECT {', '.join(COLUMNS)} FROM {TABLE}")
-
-    url = f"duckdb:///{file}"
-    return Target(lambda given: upsert(folder, **{**given, "create": False, "url": url}), make, read)
+    return target(lambda given: upsert(folder, **given, url=f"duckdb:///{file}"), sql)
 
 
 @cases("staged")

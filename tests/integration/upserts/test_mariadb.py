@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,17 +16,7 @@ import pytest
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
 from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import DELETED, GUARD
-from tests.integration.upserts.meaning import (
-    COLUMNS,
-    TABLE,
-    Case,
-    Row,
-    Target,
-    cases,
-    check,
-    check_later,
-    later_columns,
-)
+from tests.integration.upserts.meaning import Case, Target, cases, check, check_later, later_columns, target
 from tests.servers.mariadb import MariaDB
 from tests.unit.test_upsert_direct import task
 from tests.unit.upsert_sink import Sink, upsert
@@ -36,19 +26,8 @@ UTC_2026 = dt.datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=dt.timezone.utc)
 
 
 def target_of(server: MariaDB, folder: Path) -> Target:
-    name = server.new_database("upserts")
-
-    def make(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-        made = f"CREATE TABLE {TABLE} ({', '.join(f'{name} {kind}' for name, kind in columns.items())})"
-        server.execute(made, database=name)
-        for row in rows:
-            values = ", ".join("NULL" if value is None else repr(value) for value in row.values())
-            server.execute(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values})", database=name)
-
-    def read() -> list[tuple[Any, ...]]:
-        return server.execute(f"SELECT {', '.join(COLUMNS)} FROM {TABLE}", database=name)
-
-    return Target(lambda given: upsert(folder, **{**given, "create": False, "url": server.url(name)}), make, read)
+    here = Here(server)
+    return target(lambda given: upsert(folder, **given, url=server.url(here.name)), here.sql)
 
 
 @pytest.fixture

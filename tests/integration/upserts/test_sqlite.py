@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +14,18 @@ import pytest
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.table import DELETED
-from tests.integration.upserts.meaning import (
-    COLUMNS,
-    TABLE,
-    Case,
-    Row,
-    Target,
-    check,
-    check_later,
-    every_case,
-    later_columns,
-)
+from tests.integration.upserts.meaning import Case, Target, check, check_later, every_case, later_columns, target
 from tests.unit.upsert_sink import upsert
 
 
 def target_of(folder: Path) -> Target:
-    file = upsert(folder)
+    file = upsert(folder).file
 
-    def make(columns: Mapping[str, str], rows: Sequence[Row]) -> None:
-        file.sql(f"CREATE TABLE {TABLE} ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
-        for row in rows:
-            values = ", ".join("NULL" if value is None else repr(value) for value in row.values())
-            file.sql(f"INSERT INTO {TABLE} ({', '.join(row)}) VALUES ({values})")
+    def sql(statement: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            return connection.execute(statement).fetchall()
 
-    def read() -> list[tuple[Any, ...]]:
-        return file.rows(f"SELECT {', '.join(COLUMNS)} FROM {TABLE}")
-
-    return Target(lambda given: upsert(folder, **{**given, "create": False}), make, read)
+    return target(lambda given: upsert(folder, **given), sql)
 
 
 @every_case

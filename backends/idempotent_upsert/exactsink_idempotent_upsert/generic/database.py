@@ -17,9 +17,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
-from exactsink.contract import Fatal, Txn
+from exactsink.contract import Fatal
 from exactsink.toolkit.local_paths import other_owner
-from exactsink_idempotent_upsert.database import MARKER_TABLE, Held, Result, Session
+from exactsink_idempotent_upsert.database import MARKER_TABLE, Result, Session
 from exactsink_idempotent_upsert.generic.questions import GenericQuestions
 from exactsink_idempotent_upsert.generic.statements import EpochRows, column_type
 from exactsink_idempotent_upsert.limits import inexact, unstorable
@@ -62,9 +62,6 @@ class GenericDatabase(SqlDatabase):
         if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)):
             return Refusal(True, said, "see that it runs")
         return Refusal(False, said, f"fix table {self.table.name}")
-
-    def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
-        raise NotImplementedError("strategy direct")
 
     @contextmanager
     def questions(self) -> Iterator[GenericQuestions]:
@@ -130,6 +127,3 @@ class _Session(SqlSession):
     def _rest(self, schema: pa.Schema) -> Sequence[str]:
         with self._database.questions() as questions:  # on a connection of its own: a look that fails rolls back
             return questions.rest(schema)
-
-    def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
-        raise NotImplementedError("strategy direct")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pymysql
 
 
-__all__ = ["MysqlDatabase", "is_refusal"]
+__all__ = ["MysqlDatabase"]
 
 _PASSING = {
     "the row was changed meanwhile": (1020,),
@@ -48,7 +48,7 @@ _PASSING = {
 }
 """What to look at, by the codes of what may go well later."""
 
-_OUT_OF_RANGE = 1690
+_OUT_OF_RANGE = 1690  # so a statement ends that meets a row which it must not change
 _NO_TABLE, _TOO_LARGE = 1146, 1153
 _HINTS = {
     _TOO_LARGE: "raise max_allowed_packet",
@@ -67,11 +67,6 @@ _STATEMENT_BYTES = 256 * 1024
 _KINDS = {"text": "VARCHAR(255)", "number": "BIGINT", "moment": "DOUBLE"}
 _OPTIONS = "ENGINE=InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin"
 _THERE = "SELECT 1 FROM information_schema.TABLES WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME = %s"
-
-
-def is_refusal(error: Exception) -> bool:
-    """Return whether a statement ended because it met a row that it must not change."""
-    return code_of(error) == _OUT_OF_RANGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +234,7 @@ class _Session(SqlSession):
             self._upsert(in_order(self._database, self._table, held.read()), (epoch, generation))
         except MySQLError as error:
             query = Statements(self._table).newer_than(epoch, generation)
-            newer = self.run(query).fetchall() if is_refusal(error) else ()
+            newer = self.run(query).fetchall() if code_of(error) == _OUT_OF_RANGE else ()
             if not newer:
                 raise
             return int(newer[0][0]), int(newer[0][1])

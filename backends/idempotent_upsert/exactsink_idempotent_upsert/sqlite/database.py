@@ -20,12 +20,12 @@ from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import quoted
 from exactsink.toolkit.storage import create_file
 from exactsink_idempotent_upsert.database import MARKER_TABLE, UNDECIDED, Held, Session
-from exactsink_idempotent_upsert.limits import Limit
+from exactsink_idempotent_upsert.limits import Limit, unstorable
 from exactsink_idempotent_upsert.own_tables import Refusal, SqlDatabase, SqlSession, made
 from exactsink_idempotent_upsert.questions import Questions
 from exactsink_idempotent_upsert.sqlite.questions import SqliteQuestions
 from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
-from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, unstorable
+from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, Trial
 from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
 
@@ -100,7 +100,7 @@ class SqliteDatabase(SqlDatabase):
         return closing(SqliteQuestions(self.path, self.table, self.connect))
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
-        return unstorable(batch)
+        return unstorable(batch, "SQLite", column_type)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
         with closing(self.connect()) as connection:

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert import limits
+from exactsink_idempotent_upsert.limits import family
 from exactsink_idempotent_upsert.table import Table, ascii_lower
 
 __all__ = [
     *("Statements", "bound", "listed"),
-    *("column_type", "other_spelling", "sort_values", "stored_values", "unstorable"),
+    *("column_type", "other_spelling", "sort_values", "stored_values"),
 ]
 
 _TYPES = dict.fromkeys(("text", "decimal", "timestamp", "date", "time"), "TEXT")
@@ -127,7 +127,7 @@ def listed(names: Iterable[str]) -> str:
 
 def column_type(type: pa.DataType) -> str | None:
     """Name the column type for values of an Arrow type; None when SQLite can't take them without loss."""
-    return _TYPES.get(limits.family(type))
+    return _TYPES.get(family(type))
 
 
 def stored_values(column: pa.Array) -> list[Any]:
@@ -170,11 +170,6 @@ def other_spelling(kind: pa.DataType, column: str) -> str:
     after, body = zero[1:].replace("0", "[0-9]"), f"ltrim({column}, '-')"
     right = f"({body} GLOB '[1-9]*{after}' OR {body} GLOB '0{after}') AND {column} <> '-{zero}'"
     return f"NOT ({right}) OR {body} GLOB '*[^0-9{zero[1:2]}]*'"
-
-
-def unstorable(batch: pa.RecordBatch) -> str | None:
-    """Return which value of a batch could not be stored as it is; None when all can."""
-    return limits.unstorable(batch, "SQLite", column_type)
 
 
 def _iso(column: pa.Array) -> pa.Array:

@@ -11,11 +11,21 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from exactsink.contract import ConfigError
+from exactsink.contract import BackendOptions, ConfigError
 from exactsink.job.commands import Commands
-from exactsink.job.config.model import JobConfig, SinkSection, SourceSection
+from exactsink.job.config.model import JobConfig, SinkSection, SourceSection, SparkSection
+from exactsink.job.config.names import name_here
 from exactsink.job.config.toml import Document, KeyPath, read_document
-from exactsink.job.config.wanted import field_of, keys_of, table_at, wanted, written
+from exactsink.job.config.wanted import (
+    NAME_WANTED,
+    TABLE_WANTED,
+    field_of,
+    keys_of,
+    new_name,
+    table_at,
+    wanted,
+    written,
+)
 from exactsink.protocol.commit import all_before
 from exactsink.toolkit.nearest import nearest
 
@@ -24,20 +34,16 @@ __all__ = ["config_error", "config_of", "load_config"]
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
 
-_OTHERWISE_NAMED: Mapping[str, frozenset[str]] = {
-    "url": frozenset({"conninfo"}),
-    "dsn": frozenset({"conninfo", "url"}),
-    "dbtable": frozenset({"table"}),
-    "savemode": frozenset({"mode"}),
-    "kafka.bootstrap.servers": frozenset({"bootstrap_servers"}),
-    "brokers": frozenset({"bootstrap_servers"}),
-    "partitionby": frozenset({"partition_by"}),
-    "primary_key": frozenset({"keys"}),
-    "access_key": frozenset({"profile"}),
-    "secret_key": frozenset({"profile"}),
+_ELSEWHERE: Mapping[type[BaseModel], str] = {
+    SourceSection: ": options of the source stand in [source.options]",
+    SparkSection: ": Spark's own settings stand in [spark.conf], under their whole names in quotes",
 }
-"""What Spark, drivers and other sinks call an option, and the names that a backend here has for it."""
+"""Where keys of a table stand that the table has not."""
 
+_TABLES = {
+    "job": "write [job], with name and checkpoint",
+    "sinks": "write [sinks.lake], with backend and the backend's options",
+}
 _URL = re.compile(r"(?P<schemes>([A-Za-z][\w+.-]*:)+)//(?P<authority>[^/?#]*)(?P<rest>.*)", re.DOTALL)
 _IN_BRACKETS = re.compile(r"\[[^\]]*\]")
 _PORT_AND_NO_LOGIN = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
@@ -61,6 +67,10 @@ def config_of(document: Document) -> JobConfig:
         place = document.place(("options",))
         raise ConfigError(f"{place}: unknown key options", why="options stand in their sink's table", next="move them")
     sinks = values.get("sinks")
+    if isinstance(sinks, dict) and isinstance(sinks.get("backend"), str):
+        why = "each sink of a job has a name, which the journal keeps"
+        fix = 'write [sinks.lake] in a file, sinks={"lake": ...} in Python'
+        raise ConfigError(f"{document.place(('sinks',))}: sinks is one sink without a name", why=why, next=fix)
     if isinstance(sinks, dict) and all(isinstance(sink, dict) for sink in sinks.values()):
         core = set(SinkSection.model_fields)
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
@@ -168,13 +178,13 @@ def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel
         if key == "spark" or key.startswith("spark."):
             return f"unknown key {name}: Spark's own settings stand in [spark.conf], under their whole names in quotes"
         known = {*keys_of(table), *(() if loc[:-1] else also)}
-        if table is SourceSection and key not in known:
-            return f"unknown key {name}{nearest(key, known) or ': options of the source stand in [source.options]'}"
-        here = sorted(known & _OTHERWISE_NAMED.get(key.lower(), frozenset()))
-        return f"unknown key {name}{f'; here it is {here[0]}' if here else nearest(key, known)}"
+        here = name_here(key, known, backend=issubclass(table, BackendOptions))
+        return f"unknown key {name}{here or _ELSEWHERE.get(table, '')}"
     if found["type"] == "missing":
-        example = written(key, field_of(table, key))
+        example = _TABLES.get(name) or written(key, field_of(table, key))
         return f"{name} is missing{example and f': {example}'}"
     if found["loc"][-1:] == ("[key]",):
-        return f"{name}: no name of a sink, write [sinks.lake], say (it has to match {found['ctx']['pattern']})"
-    return f"{name}: {wanted(found, key, field_of(table, key))}"
+        return f"{name}: {NAME_WANTED}: write [sinks.{new_name(key) or 'lake'}]"
+    if (said := wanted(found, key, field_of(table, key))) == TABLE_WANTED:
+        said += f": [{'sinks.lake' if name == 'sinks' else name}] in a file, a dict in Python"
+    return f"{name}: {said}"

@@ -29,6 +29,19 @@ _KEY = re.compile(
 _VARIABLE = re.compile(r"\$\{(?P<name>[^}:]*)(?P<rest>:[^}]*)?\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHOWN = 3
+_AT = re.compile(r"\(at line (\d+), column (\d+)\)")
+_HINTS = {
+    r"\n(True|False)\b": "TOML writes true and false",
+    r"\n(None|null|nil)\b": "TOML has no such value, leave the key out",
+    r"escape": "a backslash begins an escape, so write / between folders",
+    r"Invalid value.*\n[A-Za-z_/.~]": "text stands in quotes",
+    r"Illegal character '\\n'": "the quote at its end is missing",
+    r"Cannot overwrite": "the key stands there twice",
+    r"Cannot declare": "the table stands there twice, give it both parts, or one of them another name",
+    r"Expected '='.*\n\s*:": "TOML writes `key = value` below a `[table]`",
+    r"Invalid statement.*\n\{": "this is JSON, and TOML writes `key = value` below a `[table]`",
+}
+"""By the parser's message and what stands at its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +108,17 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        hint = ": a backslash begins an escape, so write / between folders" if "\\" in text else ""
-        raise ConfigError(f"{path} is not TOML", why=str(error), next=f"fix that line{hint}") from None
+        fix = f"fix that line{_hint(text, str(error))}"
+        raise ConfigError(f"{path} is not TOML", why=str(error), next=fix) from None
     return _filled(Document(path.name, text, raw, frozenset(), folder=str(path.absolute().parent)), environ)
+
+
+def _hint(text: str, error: str) -> str:
+    """Return what people write there who come from Python, YAML or JSON, and what TOML has for it."""
+    found = _AT.search(error)
+    rest = text.splitlines()[int(found[1]) - 1 :] if found else []
+    at = rest[0][int(found[2]) - 1 :] if found and rest else ""
+    return next((f": {hint}" for pattern, hint in _HINTS.items() if re.search(pattern, f"{error}\n{at}")), "")
 
 
 def document_of(tables: Mapping[str, Any], environ: Mapping[str, str]) -> Document:
@@ -112,6 +133,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
+    if isinstance(value, set | frozenset):  # its order differs from run to run
+        return [_plain(item) for item in sorted(value, key=str)]
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 

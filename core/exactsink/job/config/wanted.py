@@ -11,18 +11,21 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from exactsink.job.config.model import NEW_NAME
 from exactsink.toolkit.nearest import nearest
 
-__all__ = ["field_of", "keys_of", "table_at", "wanted", "written"]
+__all__ = ["NAME_WANTED", "TABLE_WANTED", "field_of", "keys_of", "new_name", "table_at", "wanted", "written"]
 
+TABLE_WANTED = "a table is wanted"
+NAME_WANTED = "a name has lower-case letters, digits and dashes, no dash first, 40 at most"
 _KINDS = {
     "bool": "true or false is wanted",
-    "dict": "a table is wanted",
+    "dict": TABLE_WANTED,
     "float": "a number is wanted",
     "int": "a whole number is wanted",
     "list": "a list is wanted",
-    "mapping": "a table is wanted",
-    "model": "a table is wanted",
+    "mapping": TABLE_WANTED,
+    "model": TABLE_WANTED,
     "string": "text in quotes is wanted",
     "tuple": "a list is wanted",
 }
@@ -42,6 +45,8 @@ def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
     if kind == "literal_error":
         choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
         return f"one of {', '.join(map(json.dumps, choices))} is wanted{nearest(given, choices)}"
+    if kind == "string_pattern_mismatch" and context["pattern"] == NEW_NAME:
+        return f'{NAME_WANTED}: write {key} = "{new_name(given) or "orders"}"'
     if kind == "string_pattern_mismatch":
         return f"{example or 'other text is wanted'} (it has to match {context['pattern']})"
     if kind in ("string_too_short", "too_short") and not given:
@@ -52,6 +57,11 @@ def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
     if words == _KINDS["tuple"] and isinstance(given, str) and _PLAIN.fullmatch(given):
         example = f'write {key} = ["{given}"]'
     return f"{words}{example and f': {example}'}"
+
+
+def new_name(text: str) -> str:
+    """Return the nearest name that a job or a sink may have; empty for text that a message does not repeat."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] if _PLAIN.fullmatch(text) else ""
 
 
 def written(key: str, field: FieldInfo | None) -> str:

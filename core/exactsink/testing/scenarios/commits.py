@@ -14,7 +14,7 @@ from exactsink.testing.context import SINK, Broken, Context
 from exactsink.testing.faults import Fault
 from exactsink.testing.interrupt import AnswerLost, Interruption
 from exactsink.testing.processes import KILLED, ask, ask_fresh_process, at_once, ended, start
-from exactsink.testing.scenarios.moments import COUNTED, evenly, killed_inside_commits, spread
+from exactsink.testing.scenarios.moments import COUNTED, evenly, spread
 from exactsink.testing.session import Session
 from exactsink.testing.wrapped import WrappedApplier
 from exactsink.toolkit.roads import Applier, Marker, StagedBackend, StagedCommitter
@@ -24,7 +24,6 @@ __all__ = ["SCENARIOS"]
 _COMMIT = f"commit:{SINK}"
 _TOKEN = "abcdef012345"
 _AT_ONCE = 10
-_KILLS = 16
 _STALLS = 8
 _SWEEPS = 6
 
@@ -126,16 +125,6 @@ def _answer_lost(context: Context) -> None:
     context.check_nothing_in_doubt(script)
 
 
-def _killed_inside(context: Context) -> None:
-    """Driver after driver is killed inside its commit, each a little later in it; its successor finishes."""
-    script = context.script(*([5, 5],) * (COUNTED + _KILLS))
-    for _ in killed_inside_commits(context, script, _KILLS):
-        pass
-    context.whole(script)
-    context.check_rows(range(10 * len(script.batches)))
-    context.check_nothing_in_doubt(script)
-
-
 def _stalled_inside(context: Context) -> None:
     """Drivers stall inside their commit; each wakes when its successor is three epochs on, or waits for its lock."""
     script = context.script(*([5, 5],) * (COUNTED + 3 * _STALLS))
@@ -215,12 +204,6 @@ SCENARIOS = (
         "a commit whose answer is lost is made again, and changes nothing",
         "the network is cut between the store's commit and its answer",
         _answer_lost,
-    ),
-    Scenario(
-        "killed-inside-commit",
-        "a driver may die at any moment of its commit",
-        "the process is killed between two of the calls of a commit",
-        _killed_inside,
     ),
     Scenario(
         "stalled-inside-commit",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from exactsink.contract import BackendOptions
 
@@ -30,7 +30,7 @@ class TabularOptions(BackendOptions):
     """For CSV: begin each file with the columns' names."""
     delimiter: str = ","
     """For CSV: the mark between two values."""
-    target_file_size: str | None = None
+    target_file_size: str | None = Field(default=None, examples=["128 MB"])
     """`128 MB`, say: a file that has reached it gets no more rows."""
 
     @field_validator("partition_by")

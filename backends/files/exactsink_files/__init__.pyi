@@ -1,0 +1,47 @@
+# Made by docs/generate.py of the backend's options. Edit those, not this file.
+
+import os
+from typing import Any, Literal
+
+from typing_extensions import Unpack
+
+from exactsink.contract import SinkKeys
+from exactsink_files.snapshots import Snapshot as Snapshot
+from exactsink_files.snapshots import snapshot as snapshot
+
+__all__ = ["Files", "Snapshot", "snapshot"]
+
+def Files(
+    *,
+    path: str | os.PathLike[str],
+    format: Literal["parquet", "json", "csv"] = ...,
+    partition_by: list[str] | tuple[str, ...] = ...,
+    compression: Literal["snappy", "zstd", "gzip", "none"] | None = ...,
+    header: bool = ...,
+    delimiter: str = ...,
+    target_file_size: str | None = ...,
+    on_schema_change: Literal["fail", "add_columns", "allow"] = ...,
+    endpoint_url: str | None = ...,
+    allow_folded_names: bool = ...,
+    profile: str | None = ...,
+    **of_every_sink: Unpack[SinkKeys],
+) -> dict[str, Any]:
+    """Return the table of a sink, for `Job(sinks={...})`. Where the files go and what they look like. `path` is made
+    absolute where the options are first read. `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file
+    that has reached it gets no more rows. Without it a participant writes one file per partition folder.
+
+    path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), or
+        `sftp://user@host:port/path`.
+    format: What the files are. `json` is JSON lines.
+    partition_by: Columns that become folders, `column=value`.
+    compression: For Parquet; `snappy` when it is left out.
+    header: For CSV: begin each file with the columns' names.
+    delimiter: For CSV: the mark between two values.
+    target_file_size: `128 MB`, say: a file that has reached it gets no more rows.
+    on_schema_change: Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and
+        more. `allow`: any. Other epochs are refused before their first row.
+    endpoint_url: For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's.
+    allow_folded_names: Accept text in `partition_by` where the file system takes two names for one, such as `a=X`
+        and `a=x`: rows of both are then in one folder, and are read with its value.
+    profile: For S3: the profile that has the credentials, where it is not the one of `AWS_PROFILE`.
+    """

@@ -1,0 +1,25 @@
+"""`exactsink watch`: a job's epochs and sinks, live on a terminal or as a page. Only reads."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import click
+
+from exactsink.cli.opened import Opened
+from exactsink.cli.options import command, job_file
+from exactsink.watch.seen import Watched
+from exactsink.watch.watching import watch_job
+
+__all__ = ["watch"]
+
+
+@command()
+@job_file
+@click.option("--web", metavar="[HOST:]PORT", help="Serve a page, on this machine unless a host is given; 0: any port.")
+@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Seconds between looks.")
+def watch(job: str, web: str | None, every: float) -> None:
+    """Show a job's epochs, rates and sinks until Ctrl-C. Changes nothing."""
+    opened = Opened.of(job)
+    with closing(opened.operator()) as operator:
+        watch_job(Watched(opened.history, opened.sinks, operator).look, web, every)

@@ -1,0 +1,46 @@
+"""What keys are called elsewhere: in Spark, in drivers, in other sinks. A message names the key that it is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from exactsink.toolkit.nearest import nearest
+
+__all__ = ["name_here"]
+
+_URL = ("conninfo", "url")
+_HERE: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("url", "host", "hostname", "port", "user", "username", "password", "database", "dbname"), _URL),
+    **dict.fromkeys(("dsn", "connection", "connection_string"), _URL),
+    **dict.fromkeys(("kafka", "kafka.bootstrap.servers", "bootstrap.servers", "brokers"), ("bootstrap_servers",)),
+    **dict.fromkeys(("access_key", "secret_key", "credentials"), ("profile",)),
+    **dict.fromkeys(("primary_key", "primary_keys", "key_columns", "merge_keys"), ("keys",)),
+    **dict.fromkeys(("processing_time", "processingtime", "interval", "availablenow", "once"), ("trigger",)),
+    **dict.fromkeys(("location", "folder", "directory"), ("path",)),
+    "dbtable": ("table",),
+    "savemode": ("mode",),
+    "mode": ("output_mode",),
+    "partitionby": ("partition_by",),
+    "queryname": ("name",),
+    "type": ("format", "backend"),
+    "query": ("sql",),
+    "select": ("columns",),
+    "filter": ("where",),
+    "condition": ("where",),
+    "jars": ("packages",),
+}
+_OF_UPSERTS = "; no option of this backend: idempotent_upsert has mode and keys"
+
+
+def name_here(key: str, known: Iterable[str], *, backend: bool = False) -> str:
+    """Return the end of a message on an unknown key: the name that it has here, or the nearest; empty without either.
+
+    `known` are the keys of its table, which is a backend's with `backend`.
+    """
+    known = set(known)
+    here = [name for name in _HERE.get(key.lower(), ()) if name in known]
+    if here:
+        return f"; here it is {here[0]}"
+    if backend and key.lower() in ("mode", "keys", *(old for old, new in _HERE.items() if new == ("keys",))):
+        return _OF_UPSERTS
+    return nearest(key, known)

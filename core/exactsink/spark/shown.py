@@ -1,0 +1,21 @@
+"""A job's sinks as a notebook shows them."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+from exactsink.protocol.sinks import Sink
+
+__all__ = ["sinks_table"]
+
+
+def sinks_table(sinks: Mapping[str, Sink]) -> str:
+    """Return a table of HTML: each sink with its backend, its strategy, its guarantee and its target."""
+    rows = [
+        (name, sink.kind, sink.backend.strategy, sink.backend.traits.guarantee, sink.backend.target)
+        for name, sink in sinks.items()
+    ]
+    cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in ("sink", "backend", "strategy", "guarantee", "target"))
+    return f"<table><tr>{head}</tr>{cells}</table>"

@@ -1,0 +1,110 @@
+"""One look at a job: journal, state, sinks and the last hours, as values that JSON has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from exactsink.contract import ExactsinkError
+from exactsink.job.history import JobHistory
+from exactsink.observe.state import last_heard
+from exactsink.operate.actions import Operator
+from exactsink.operate.health import health_of
+from exactsink.operate.views import ASKED_SECONDS, SinkView, look
+from exactsink.protocol.sinks import Sink
+from exactsink.watch.recent import Period, recent_periods
+
+__all__ = ["Seen", "SinkSeen", "Watched"]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSeen:
+    """A sink: of its last decided epoch the rows, and how many participants are `in_doubt`, that is not proven."""
+
+    name: str
+    backend: str
+    target: str
+    rows: int
+    in_doubt: int
+    undecided: int
+    foreign: int
+    mark: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job at one moment; `problem` says what could not be read, or what a person has to do."""
+
+    job: str
+    at: float
+    state: str = "not read yet"
+    decided: int | None = None
+    complete: int | None = None
+    driver: str = ""
+    heartbeat: str = ""
+    sinks: Sequence[SinkSeen] = ()
+    periods: Sequence[Period] = ()
+    problem: str = ""
+
+    @property
+    def rows_a_second(self) -> float:
+        """The rows of all sinks a second, over the last period."""
+        if not self.periods:
+            return 0.0
+        last = self.periods[-1]
+        return sum(last.rows.values()) / max(last.ended - last.began, 0.001)
+
+
+class Watched:
+    """A job that is looked at again and again: each look reads, and changes nothing."""
+
+    def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], operator: Operator) -> None:
+        self._history, self._sinks, self._operator = history, sinks, operator
+        self._last = Seen(history.job, time.time())
+
+    def look(self) -> Seen:
+        """Return the job as it is now. What can't be read is said in `problem`, and the rest is the look's before."""
+        try:
+            self._last = self._looked()
+        except ExactsinkError as error:
+            self._history.commands.name(error)
+            self._last = replace(self._last, at=time.time(), problem=str(error))
+        return self._last
+
+    def _looked(self) -> Seen:
+        operator = self._operator
+        log, views = look(self._history, self._sinks, operator.read, operator.whole)
+        state = self._history.last_state()
+        checkpoint = operator.checkpoint_problem(ASKED_SECONDS)
+        health = health_of(log, views, state, self._history.commands, checkpoint)
+        decided = log.decision.epoch if log.decision else None
+        proven = all(view.is_proven and view.problem is None for view in views)
+        heard = "no driver yet" if state is None else last_heard(state) if state.heartbeat else "the driver has ended"
+        return Seen(
+            self._history.job,
+            time.time(),
+            health.word,
+            decided,
+            decided if proven else state.complete_epoch if state else None,
+            log.claims[-1].driver if log.claims else "",
+            heard,
+            [_sink(view) for view in views],
+            recent_periods(self._history),
+            "" if health.refusal is None else str(health.refusal),
+        )
+
+
+def _sink(view: SinkView) -> SinkSeen:
+    return SinkSeen(
+        view.name if view.in_config else f"{view.name} (not in the config)",
+        f"{view.backend}, {view.strategy}",
+        view.target,
+        sum(committable.rows for committable in view.committables),
+        len(view.committables) - view.count("committed"),
+        view.holds("undecided"),
+        view.holds("foreign"),
+        "" if view.mark is None else str(view.mark),
+        "" if view.problem is None else str(view.problem),
+    )

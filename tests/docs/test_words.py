@@ -1,0 +1,79 @@
+"""Words that made readers stop: each habit is counted in the pages' prose, and held at its number."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+HABITS = {
+    "what, as a noun": r"\bwhat\b",
+    "stand, for exist": r"\b(?:stand|stands|stood|standing)\b(?! for\b)",
+    "ask, for query, check or call": r"\b(?:ask|asks|asked|asking)\b",
+    "hear, for poll": r"\b(?:hear|hears|heard|hearing)\b",
+    "one that, those that": r"\b(?:one|those) that\b",
+    "of which, of whom, whose": r"\b(?:of (?:which|whom)|whose)\b",
+    "let go of, for close": r"\b(?:let|lets|letting) go of\b",
+    "a trailing say": r"\bsay(?=[.,;:)]|$)",
+    "a trailing too": r"\btoo(?=[.,;:)]|$)",
+    "anew, for again": r"\banew\b",
+    "for good": r"\bfor good\b",
+    "is no, for is not a": r"\b(?:is|are) no\b",
+    "came of, comes to": r"\b(?:comes?|came|coming) (?:of|to)\b",
+}
+"""What is counted, by name. A quotation, a command and a link's address are not prose."""
+
+HELD = {
+    "what, as a noun": 130,
+    "stand, for exist": 14,
+    "ask, for query, check or call": 13,
+    "hear, for poll": 1,
+    "one that, those that": 23,
+    "of which, of whom, whose": 29,
+    "let go of, for close": 0,
+    "a trailing say": 11,
+    "a trailing too": 11,
+    "anew, for again": 2,
+    "for good": 1,
+    "is no, for is not a": 11,
+    "came of, comes to": 2,
+}
+"""The most that all pages together may have of each habit."""
+
+
+def prose(text: str) -> str:
+    """Return a page without its blocks, its code, its comments and the addresses of its links."""
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    return re.sub(r"\]\([^)]*\)", "]", text)
+
+
+def pages() -> list[Path]:
+    """List the pages written by hand: the reference is made from code, and decisions are records."""
+    found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return [page for page in found if not {"decisions", "reference"} & set(page.parts)]
+
+
+def counted(texts: list[str]) -> dict[str, int]:
+    """Count each habit in the prose of pages."""
+    whole = "\n".join(map(prose, texts))
+    return {name: len(re.findall(habit, whole, re.IGNORECASE | re.MULTILINE)) for name, habit in HABITS.items()}
+
+
+@pytest.mark.parametrize("habit", HABITS)
+def test_a_habit_grows_in_no_page(habit: str) -> None:
+    """Whoever rewrites a page lowers the number. It is a limit, because branches rewrite pages at the same time."""
+    assert counted([page.read_text(encoding="utf-8") for page in pages()])[habit] <= HELD[habit]
+
+
+def test_each_habit_is_seen_in_prose_and_nowhere_else() -> None:
+    said = """\
+What it asks is one that stands there, of which nobody hears, say.
+It lets go of it for good, anew, too: there is no end, and it comes to nothing.
+"""
+    assert set(counted([said]).values()) == {1}
+    assert set(counted([f"```console run\n{said}```\n<!-- {said} -->\n[link](what/asks)\n"]).values()) == {0}
