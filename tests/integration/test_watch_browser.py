@@ -24,7 +24,7 @@ PERIODS = [
     )
     for n in range(40)
 ]
-SINKS = [SinkSeen("lake", "files, rename", f"file:///{'long/' * 30}", 3900, 2, 0, 0, "e39 of g1", "<b>down</b> " * 20)]
+SINKS = [SinkSeen("lake", "files, rename", f"file:///{'long/' * 30}", 3900, 2, 0, 0, "<u>e39</u>", "<b>down</b> " * 20)]
 SEEN = Seen("orders", 2200.0, "in doubt", 39, 38, "pid 7", "the driver has ended", SINKS, PERIODS, "<i>run</i> it")
 FRAME = """<!DOCTYPE html><pre id="seen"></pre><iframe style="border:0;width:%dpx;height:3000px" src="/"></iframe>
 <script>
@@ -40,7 +40,7 @@ const look = () => {
     plots: all("svg path").map(one => one.getAttribute("d").split("L").length),
     cells: all("#sinks td").slice(0, 3).map(one => one.textContent),
     state: page.getElementById("state").textContent.slice(0, 8),
-    made: all("b, i").length, problem: page.getElementById("problem").textContent.slice(0, 13),
+    made: all("b, i, u").length, problem: page.getElementById("problem").textContent.slice(0, 13),
     asked: frame.contentWindow.performance.getEntriesByType("resource").map(one => new URL(one.name).pathname),
   });
 };
