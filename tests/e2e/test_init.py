@@ -35,7 +35,8 @@ def test_each_target_beside_an_upsert_holds_the_rows_of_the_source(
     name = f"init-{uuid.uuid4().hex[:8]}"
     environment, rows = PLACES[target](tmp_path, name, request)
     assert main(["init", str(tmp_path), "--name", name, "--to", target, "--to", "upsert"]) == 0
-    code, said = drivers.run(tmp_path / "job.toml", jvm=jvm, environment=environment)
+    shared = {} if target == "s3" else {"jvm": jvm}  # tasks have their JVM's environment, and so its credentials
+    code, said = drivers.run(tmp_path / "job.toml", environment=environment, **shared)
     assert code == 0, said
     assert sorted(rows()) == WANTED
     assert rows_of(tmp_path / f"{name}.db", SELECT) == WANTED

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from exactsink.cli.opened import Acting
 from exactsink.contract import ExactsinkError
 from exactsink.operate import actions, views
 from exactsink.operate.actions import Operator
@@ -54,7 +53,7 @@ class Person:
         ):
             self.end = ended(lambda: getattr(self, f"_{command}")())
 
-    def _operator(self, kind: type[Acting] = Operator) -> Acting:  # type: ignore[assignment]
+    def _operator(self) -> Settler:
         history = SimpleNamespace(
             job=JOB,
             run=None,
@@ -65,7 +64,7 @@ class Person:
             last_state=lambda: None,
         )
         checkpoint = SourceCheckpoint(self.world.source)
-        return kind(history, self._sinks, checkpoint, Events(JOB))  # type: ignore[arg-type]
+        return Settler(history, self._sinks, checkpoint, Events(JOB))  # type: ignore[arg-type]
 
     def _coordinator(self, history: Any, sinks: Any, journal: Journal, *_: object) -> Coordinator:
         return coordinator_over(journal, sinks, self.name)
@@ -113,7 +112,7 @@ class Person:
 
     def _resolve(self) -> None:
         """Look at what of the last decision shows in each sink, and give one's word on it."""
-        operator = self._operator(Settler)
+        operator = self._operator()
         decision = operator.read().decision
         for name in decision.sinks if decision is not None else ():
             if self.world.shows(name, decision.epoch) is not None:

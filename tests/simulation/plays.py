@@ -20,7 +20,6 @@ from exactsink.cli.opened import Opened
 from exactsink.contract import Fenced
 from exactsink.job import commands
 from exactsink.operate import actions, settle, views
-from exactsink.operate.actions import Operator
 from tests.printed import Answer, Cost, differences
 from tests.printed import Person as Reader
 from tests.simulation.drivers import Driver, one_by_one, run
@@ -222,8 +221,7 @@ class Commands(Person):
                 journal=lambda wait: operator()._journal,
                 commands=commands.Commands("JOB.toml"),
             ),
-            operator=lambda: operator(Operator),
-            acting=operator,
+            operator=operator,
         )
         with ExitStack() as patches:
             for owner, name, new in (

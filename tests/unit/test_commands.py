@@ -125,7 +125,7 @@ def test_python_gets_commands_that_can_be_typed(odd_job: ManualJob, caplog: pyte
     journal.mkdir(parents=True)
     (journal / f"{0:020}.json").write_bytes(b"{")
     with pytest.raises(ExactsinkError) as refused:
-        job.write(SimpleNamespace(isStreaming=False), run="late")  # type: ignore[arg-type]
+        job.write(SimpleNamespace(isStreaming=False, dtypes=[]), run="late")  # type: ignore[arg-type]
     assert f"`exactsink journal verify {shlex.quote(odd_job.file)} --run late`" in refused.value.next
     job.events.report("state_not_saved", level=logging.WARNING, error="see `exactsink stop JOB.toml`")
     assert f"`exactsink stop {shlex.quote(odd_job.file)}`" in caplog.text

@@ -17,7 +17,7 @@ def test_the_kit_without_brokers_says_what_it_needs(monkeypatch: pytest.MonkeyPa
     with pytest.raises(ConfigError, match="no Kafka for the kit: KAFKA_BOOTSTRAP_SERVERS is not set") as none:
         targets()
     assert "KAFKA_BOOTSTRAP_SERVERS" in none.value.next
-    assert "4.0" in none.value.next
+    assert "3.7" in none.value.next
 
 
 def test_the_kit_names_brokers_that_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
