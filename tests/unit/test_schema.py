@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,11 @@ def _of_tests(folder: Path) -> Iterator[tuple[str, str]]:
     for source in SOURCES:
         yield f"a first job from {source}", job_text("orders", source, TARGETS)
     yield "a whole job", WHOLE
+
+
+def test_each_template_of_init_is_a_choice() -> None:
+    pieces = {piece.name.partition(".")[0] for piece in files("exactsink.starters").joinpath("templates/job").iterdir()}
+    assert pieces == {"job", *(f"from_{name}" for name in SOURCES), *(f"to_{name}" for name in TARGETS)}
 
 
 def test_every_job_of_the_pages_and_the_tests_is_taken(tmp_path: Path, validator: Draft202012Validator) -> None:

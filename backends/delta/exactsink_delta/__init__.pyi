@@ -23,6 +23,6 @@ def Delta(
         S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`,
         ...
     create: Whether to make the table, with the rows' columns, if there is none.
-    partition_by: The columns that a new table is partitioned by; for a table that stands, its own or none.
+    partition_by: The columns that a new table is partitioned by; for a table that exists, its own or none.
     on_schema_change: What to do with columns of the rows that the table lacks: refuse the epoch, or add them.
     """

@@ -91,9 +91,9 @@ class DeltaCommitter(Committer):
         with self._answering():
             table = self._log.table() or self._made(schema)
             self._check([*self._problems(table), *misfits(schema, table, adds=self._adds)])
+            self._marker(epoch).check_new(self._log.marker(table))  # before columns are added
             if self._adds:
                 table = self._log.add_columns(table, added(schema, table))
-            self._marker(epoch).check_new(self._log.marker(table))
             make_folder(self._records)
             self._log.sync(table)
             self._opened = schema, self._ticket(table, schema)
@@ -112,8 +112,7 @@ class DeltaCommitter(Committer):
         A file that is named no more was rewritten by OPTIMIZE or DELETE: nothing can be said of its epoch then.
         """
         with self._answering():
-            table = self._log.table()
-            named = {uri.rpartition("/")[2] for uri in table.file_uris()} if table is not None else set[str]()
+            named = _named(self._log.table())
         found = {}
         for epoch, committables in epochs.items():
             names = [
@@ -127,8 +126,8 @@ class DeltaCommitter(Committer):
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Add all files by one entry, after a look at the table: first at its mark and version, then at the files.
 
-        A set of which a file is gone is lost as a whole, once another entry has taken that version: who saw all files
-        there, and stalled, can't add them any more.
+        If a file of the set is gone, the whole set is lost as soon as another entry has taken that version: a driver
+        that saw all files and stalled cannot add them any more.
         """
         marker, refused = self._marker(epoch, committables), ""
         with self._answering():
@@ -163,8 +162,7 @@ class DeltaCommitter(Committer):
 
     def abort(self, undecided: Undecided) -> None:
         with self._answering():
-            table = self._log.table() if len(undecided) else None
-            named = {uri.rpartition("/")[2] for uri in table.file_uris()} if table is not None else set[str]()
+            named = _named(self._log.table() if len(undecided) else None)
             for participant in undecided:
                 if named & {path.name for path in files_of(self._root, participant.ref)}:
                     what = f"the table's log names files of {participant.ref}, which was never decided"
@@ -218,7 +216,7 @@ class DeltaCommitter(Committer):
         yield from table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)
 
     def _store_problems(self) -> Iterable[Finding]:
-        """Try what the log needs of a store: a create that fails where an object stands."""
+        """Try what the log needs of a store: a create that fails if the object exists."""
         fix = "use a store that has conditional writes"
         return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
 
@@ -283,3 +281,8 @@ class DeltaCommitter(Committer):
                 yield
             except DeltaError as error:
                 raise Retryable(f"{self._root} can't be used", why=str(error), next="start the job again") from error
+
+
+def _named(table: DeltaTable | None) -> set[str]:
+    """List the names of the files that the table's log names."""
+    return set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}

@@ -24,7 +24,7 @@ __all__ = ["DeltaTarget", "PartitionedTarget", "targets"]
 
 @dataclass(frozen=True)
 class DeltaTarget(ConformanceTarget):
-    """A table. A row was applied as often as it stands in the files that the log names."""
+    """A table. A row was applied as often as it is in the files that the log names."""
 
     partition_by: tuple[str, ...] = ()
     url: str = ""

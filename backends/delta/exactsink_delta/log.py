@@ -114,7 +114,7 @@ class TableLog:
         return Marker(self._job, self._sink, f"{lineage:x}"[1:], epoch, 0, f"{token:x}"[1:])
 
     def append(self, table: DeltaTable, marker: Marker, actions: list[AddAction | RemoveAction]) -> str:
-        """Put an entry right after the table's version, or none; return why it is not known to stand: then look again.
+        """Put an entry right after the table's version, or none; return why it may be missing: then look again.
 
         Another entry may have that version, or the answer was lost. It is durable once it is synced.
         """

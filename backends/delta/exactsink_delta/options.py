@@ -25,8 +25,7 @@ class DeltaOptions(BackendOptions):
     create: bool = True
     """Whether to make the table, with the rows' columns, if there is none."""
     partition_by: tuple[str, ...] = ()
-    """The columns that a new table is partitioned by; for a table that stands, its own or none."""
-
+    """The columns that a new table is partitioned by; for a table that exists, its own or none."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
     """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
 

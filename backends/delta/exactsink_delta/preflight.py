@@ -26,7 +26,7 @@ _KEPT: Mapping[str, tuple[Literal["error", "warning"], str, str]] = {
     "delta.logRetentionDuration": ("warning", "30 days", "a RESTORE of the table may not be seen"),
     "delta.deletedFileRetentionDuration": ("warning", "7 days", "VACUUM may delete an epoch that is not committed yet"),
 }
-"""What a table keeps for how long: how bad it is if the job may stand still for longer, Delta's default, and why."""
+"""What a table keeps for how long: how bad it is if the job may pause for longer, Delta's default, and why."""
 
 
 def table_problems(table: DeltaTable, partition_by: Sequence[str], pause: float) -> Iterator[Finding]:
@@ -45,7 +45,7 @@ def table_problems(table: DeltaTable, partition_by: Sequence[str], pause: float)
         kept = settings.get(key) or default
         if kept and _seconds(kept) < pause:
             needed = f"'{key}' = 'interval {-int(-pause // 86_400)} days'"
-            message = f"{key} is {kept}, and the job may stand still for {pause:.0f} s: {why}"
+            message = f"{key} is {kept}, and the job may pause for {pause:.0f} s: {why}"
             yield Finding(severity, message, f"ALTER TABLE ... SET TBLPROPERTIES ({needed})")
 
 
@@ -76,13 +76,13 @@ def misfits(
     """
     columns, wrong = delta_columns(schema)
     yield from wrong
-    stand = {field.name: field for field in arrow_schema(table)}
+    there = {field.name: field for field in arrow_schema(table)}
     by = table.metadata().partition_columns
     if inside is not None and sorted(inside) != sorted(by):
         yield Finding("error", f"the table is partitioned by {by}", "")
     for field in columns:
-        kind = stand[field.name].type if field.name in stand else None
-        if kind is None and adds and field.name.lower() not in map(str.lower, stand):
+        kind = there[field.name].type if field.name in there else None
+        if kind is None and adds and field.name.lower() not in map(str.lower, there):
             yield Finding(
                 "warning", f"the table has no column {field.name}: the first epoch adds it", "nothing, if meant"
             )
@@ -91,9 +91,9 @@ def misfits(
             yield Finding("error", f"the table has no column {field.name}", fix)
         elif field.type != kind:
             yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
-    there = {*schema.names, *(inside or ())}
-    for name, field in stand.items():
-        if name not in there and (name in by or not field.nullable):
+    brought = {*schema.names, *(inside or ())}
+    for name, field in there.items():
+        if name not in brought and (name in by or not field.nullable):
             yield Finding("error", f"the rows have no column {name}", f"select {name} into this sink")
 
 

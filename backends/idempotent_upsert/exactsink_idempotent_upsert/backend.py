@@ -12,11 +12,12 @@ import pyarrow as pa
 from exactsink.contract import Committer, ConfigError, Fatal, JobContext, Traits, Txn, Validator, Writer
 from exactsink.toolkit.roads import Applier, StagedBackend
 from exactsink.toolkit.spark_sql import quoted_name
+from exactsink.toolkit.sql import ascii_lower
 from exactsink_idempotent_upsert.database import Database, Strategy
 from exactsink_idempotent_upsert.limits import check_order
 from exactsink_idempotent_upsert.options import MYSQL, UpsertOptions
 from exactsink_idempotent_upsert.strategies import UpsertApplier, Upserts
-from exactsink_idempotent_upsert.table import DELETED, Table, ascii_lower
+from exactsink_idempotent_upsert.table import DELETED, Table
 
 __all__ = ["UpsertBackend", "UpsertOptions"]
 

@@ -16,7 +16,8 @@ from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_va
 
 from exactsink.contract import BackendOptions, ConfigError
 from exactsink.toolkit.local_paths import real_path
-from exactsink_idempotent_upsert.table import TableName, ascii_lower
+from exactsink.toolkit.sql import ascii_lower
+from exactsink_idempotent_upsert.table import TableName
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL

@@ -6,18 +6,16 @@ Statements are made of it, one database's each. Executors import this module.
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 
-__all__ = ["DELETED", "GUARD", "Table", "TableName", "ascii_lower"]
+__all__ = ["DELETED", "GUARD", "Table", "TableName"]
 
 _PART = r"""(?:"(?:[^"]|"")+"|`(?:[^`]|``)+`|[^."`][^.]*)"""
 _NAME = re.compile(rf"(?:({_PART})\.)?({_PART})")
-_ASCII = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 DELETED = "exactsink_delete"
 """The column of staged rows that says whether a row deletes its key's row. It is never stored."""
 
@@ -42,11 +40,6 @@ class TableName:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}" if self.schema else self.name
-
-
-def ascii_lower(name: str) -> str:
-    """Fold ASCII letters only, as SQLite compares names: `Übung` and `übung` are two tables to it."""
-    return name.translate(_ASCII)
 
 
 def _plain(part: str, fold: Callable[[str], str]) -> str:

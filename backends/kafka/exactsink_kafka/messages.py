@@ -204,9 +204,9 @@ def take_request(id: str, timeout_seconds: float) -> Any:
     return InitProducerIdRequest(transactional_id=id, transaction_timeout_ms=timeout, min_version=3, max_version=4)
 
 
-def fence_request(one: Transaction) -> Any:
+def fence_request(one: Transaction, timeout_seconds: float) -> Any:
     """Raise the epoch of a producer whose id nobody has taken since."""
-    request = take_request(one.id, 60.0)
+    request = take_request(one.id, timeout_seconds)
     request.producer_id, request.producer_epoch = one.producer_id, one.producer_epoch
     return request
 

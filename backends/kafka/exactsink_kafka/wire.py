@@ -137,9 +137,8 @@ class Wire:
     def _fence(self, aborted: Sequence[Transaction]) -> None:
         """Raise the epochs of producers, save where somebody has."""
         doing = "fence what was aborted"
-        asked = [
-            self._coordinated(doing, one.id, partial(messages.fence_request, one), errors.ENDING) for one in aborted
-        ]
+        fences = {one: partial(messages.fence_request, one, _TAKEN_SECONDS) for one in aborted}
+        asked = [self._coordinated(doing, one.id, fence, errors.ENDING) for one, fence in fences.items()]
         for one, (code, _) in zip(aborted, self.ask(*asked), strict=True):
             self._answered(doing, 0 if code in errors.MOVED_ON else code, id=one.id)
 

@@ -10,7 +10,7 @@ import psycopg
 from pydantic import Field, SecretStr, field_validator
 
 from exactsink.contract import BackendOptions
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink_postgres.server import Server, pinned
 
 __all__ = ["PostgresOptions", "TableName"]
@@ -104,4 +104,4 @@ def _plain(identifier: str) -> str:
     """Return an identifier as a server folds it whose encoding is UTF-8: no letters but ASCII's."""
     if identifier.startswith('"'):
         return identifier[1:-1].replace('""', '"')
-    return re.sub("[A-Z]+", lambda found: found[0].lower(), identifier)
+    return ascii_lower(identifier)

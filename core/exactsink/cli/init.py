@@ -6,7 +6,7 @@ import re
 
 import click
 
-from exactsink.job.config.model import NEW_NAME
+from exactsink.job.config.model import NAME_WANTED, NEW_NAME
 from exactsink.starters.job import DEFAULT_TARGETS, SOURCES, TARGETS, write_first_job
 from exactsink.starters.plugin import ROADS, write_plugin
 
@@ -15,7 +15,7 @@ __all__ = ["init"]
 
 def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if not re.fullmatch(NEW_NAME, value):
-        raise click.BadParameter("a job's name has lower-case letters, digits and dashes, no dash first, 40 at most")
+        raise click.BadParameter(NAME_WANTED)
     return value
 
 

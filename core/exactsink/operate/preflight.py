@@ -109,9 +109,8 @@ def column_refusals(
 
     A journal that can't be read says so when the job starts.
     """
-    with suppress(ExactsinkError, OSError):
-        log = JobHistory.of(config).journal(backoff).read()
-        if not log.decision_is_open:
+    with suppress(ExactsinkError, OSError), closing(JobHistory.of(config).journal(backoff)) as journal:
+        if not (log := journal.read()).decision_is_open:
             found = (changed_columns(sinks[name], log.decision, now) for name, now in columns.items())
             return [refusal for refusal in found if refusal is not None]
     return []

@@ -193,7 +193,7 @@ def _ask(sink: Sink, job: str, log: Log, seconds: float, *, thorough: bool) -> _
 
 
 def _standings(sink: Sink, log: Log, committer: Committer, marks: Marks) -> Sequence[Standing]:
-    """Ask how the decided committables stand, as a commit would find them.
+    """Assess the decided committables, as a commit would find them.
 
     A loss that the mark contradicts is unknown; an operator's word takes the place of an Unknown.
     """

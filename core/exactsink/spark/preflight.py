@@ -90,9 +90,9 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
         findings[name] = [*findings[name], finding]
     unfit, warnings = look_at_journal(config)
     refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks)]
-    refusals += (
-        column_refusals(config, sinks, passes.columns()) if frame.isStreaming else []
-    )  # a run has no epoch before
+    # A batch run has no epoch before it; and where all sinks take any columns, the journal needn't be read.
+    if frame.isStreaming and any(sink.backend.on_schema_change != "allow" for sink in sinks.values()):
+        refusals += column_refusals(config, sinks, passes.columns())
     result = Preflight(findings, refusals, warnings, passes=passes, advice=advice(frame.sparkSession))
     if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
         try:

@@ -16,15 +16,9 @@ __all__ = ["DEFAULT_TARGETS", "SOURCES", "TARGETS", "job_text", "write_first_job
 _PIECES = files("exactsink.starters").joinpath("templates/job")
 _ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
 DEFAULT_TARGETS = ("files", "upsert")
-
-
-def _named(kind: str) -> Sequence[str]:
-    return sorted(found[1] for piece in _PIECES.iterdir() if (found := re.fullmatch(rf"{kind}_(\w+)\..*", piece.name)))
-
-
-SOURCES = _named("from")
-TARGETS = _named("to")
-"""Each has a template of its name, `to_NAME.toml.txt`: a new one needs nothing else."""
+SOURCES = ("files", "kafka")
+TARGETS = ("files", "kafka", "postgres", "s3", "upsert")
+"""Each has a template of its name, `from_NAME.toml.txt` or `to_NAME.toml.txt`."""
 
 
 def write_first_job(folder: str, name: str, source: str = "files", targets: Sequence[str] = DEFAULT_TARGETS) -> None:

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["counted_by", "quoted"]
+import string
+
+__all__ = ["ascii_lower", "counted_by", "quoted"]
+
+_ASCII = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
+def ascii_lower(name: str) -> str:
+    """Fold ASCII letters only, as SQLite and a PostgreSQL server in UTF-8 do: `Übung` and `übung` are two names."""
+    return name.translate(_ASCII)
 
 
 def quoted(*names: str) -> str:

@@ -37,6 +37,11 @@ class Period:
     phases: dict[str, float] = field(default_factory=dict)
     behind: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def rows_a_second(self) -> float:
+        """The rows of all sinks a second."""
+        return sum(self.rows.values()) / max(self.ended - self.began, 0.001)
+
     def add(self, line: Line, now: float, behind: Mapping[str, float]) -> None:
         """Add the epochs of a line that is written now."""
         self.ended, self.epoch, self.behind = now, line.epoch, dict(behind)

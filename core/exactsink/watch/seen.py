@@ -51,10 +51,7 @@ class Seen:
     @property
     def rows_a_second(self) -> float:
         """The rows of all sinks a second, over the last period."""
-        if not self.periods:
-            return 0.0
-        last = self.periods[-1]
-        return sum(last.rows.values()) / max(last.ended - last.began, 0.001)
+        return self.periods[-1].rows_a_second if self.periods else 0.0
 
 
 class Watched:

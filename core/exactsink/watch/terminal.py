@@ -41,7 +41,9 @@ def shown(seen: Seen) -> Group:
     if seen.periods:
         last = seen.periods[-1]
         phases = ", ".join(f"{name} {taken / max(last.epochs, 1):.3f}" for name, taken in last.phases.items())
-        lines.append(Text(f"rows/s: {seen.rows_a_second:,.0f}  {_bars([_rate(period) for period in seen.periods])}"))
+        lines.append(
+            Text(f"rows/s: {seen.rows_a_second:,.0f}  {_bars([period.rows_a_second for period in seen.periods])}")
+        )
         lines.append(Text(f"seconds an epoch: {last.seconds / max(last.epochs, 1):.3f}: {phases}"))
         lines += [Text(f"behind: {count:,.0f} {of}") for of, count in last.behind.items()]
     table = Table(Column("sink", no_wrap=True), *_NUMBERS, Column("mark", overflow="fold"))
@@ -50,11 +52,6 @@ def shown(seen: Seen) -> Group:
         table.add_row(Text(sink.name), *(f"{number:,}" for number in numbers), Text(sink.mark or "-"))
     problems = dict.fromkeys(filter(None, [seen.problem, *(sink.problem for sink in seen.sinks)]))
     return Group(*lines, table, *(Text(problem, "red") for problem in problems))
-
-
-def _rate(period: object) -> float:
-    rows, began, ended = (getattr(period, name) for name in ("rows", "began", "ended"))
-    return float(sum(rows.values()) / max(ended - began, 0.001))
 
 
 def _bars(values: list[float]) -> str:

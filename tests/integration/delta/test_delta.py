@@ -465,6 +465,9 @@ def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_open
     assert found(tmp_path, wider.schema, on_schema_change="add_columns") == [
         "warning: the table has no column note: the first epoch adds it"
     ]
+    with pytest.raises(LineageError):
+        session(tmp_path, "cd", on_schema_change="add_columns").prepare(1, [wider])
+    assert "note" not in table(tmp_path).schema().to_json(), "another journal's start changes nothing"
     voted = sink.prepare(1, [wider])
     sink.open(1, wider.schema)  # as after a crash: it is there by now
     assert sink.commit(1, voted) == [Committed()]

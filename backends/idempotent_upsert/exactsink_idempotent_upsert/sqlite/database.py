@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from exactsink.contract import Fatal, Txn
 from exactsink.toolkit.roads import Marker
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink.toolkit.storage import create_file
 from exactsink_idempotent_upsert.database import MARKER_TABLE, UNDECIDED, Held, Session
 from exactsink_idempotent_upsert.limits import Limit, unstorable
@@ -27,7 +27,7 @@ from exactsink_idempotent_upsert.sqlite.questions import SqliteQuestions
 from exactsink_idempotent_upsert.sqlite.rows import Changes, HeldRows
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, Trial
-from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
+from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteDatabase"]
 

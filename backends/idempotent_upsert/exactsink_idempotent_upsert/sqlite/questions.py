@@ -13,12 +13,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Finding
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink_idempotent_upsert.questions import TableQuestions, collated, forgotten, frame_findings
 from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, other_spelling
 from exactsink_idempotent_upsert.sqlite.trial import Catalog, affinity, lost
-from exactsink_idempotent_upsert.table import GUARD, Table, ascii_lower
+from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = ["SqliteQuestions"]
 

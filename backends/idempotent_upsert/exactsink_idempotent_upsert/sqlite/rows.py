@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import Fatal
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink_idempotent_upsert.database import STAGED
 from exactsink_idempotent_upsert.sqlite.statements import Statements, bound, sort_values, stored_values
-from exactsink_idempotent_upsert.table import Table, ascii_lower
+from exactsink_idempotent_upsert.table import Table
 
 __all__ = ["Changes", "HeldRows", "insert", "met_by", "other_unique", "unique_rules"]
 

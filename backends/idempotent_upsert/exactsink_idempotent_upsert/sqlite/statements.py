@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink_idempotent_upsert.limits import family
-from exactsink_idempotent_upsert.table import Table, ascii_lower
+from exactsink_idempotent_upsert.table import Table
 
 __all__ = [
     *("Statements", "bound", "listed"),

@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import Fatal, Finding
-from exactsink.toolkit.sql import quoted
+from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink_idempotent_upsert.limits import Limit
 from exactsink_idempotent_upsert.sqlite.rows import Changes, insert, other_unique
 from exactsink_idempotent_upsert.sqlite.statements import Statements, column_type, listed, stored_values
-from exactsink_idempotent_upsert.table import DELETED, Table, ascii_lower
+from exactsink_idempotent_upsert.table import DELETED, Table
 
 __all__ = ["Catalog", "Trial", "affinity", "lost"]
 

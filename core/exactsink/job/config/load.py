@@ -13,11 +13,10 @@ from pydantic_core import ErrorDetails
 
 from exactsink.contract import BackendOptions, ConfigError
 from exactsink.job.commands import Commands
-from exactsink.job.config.model import JobConfig, SinkSection, SourceSection, SparkSection
+from exactsink.job.config.model import NAME_WANTED, JobConfig, SinkSection, SourceSection, SparkSection
 from exactsink.job.config.names import name_here
 from exactsink.job.config.toml import Document, KeyPath, read_document
 from exactsink.job.config.wanted import (
-    NAME_WANTED,
     TABLE_WANTED,
     field_of,
     keys_of,
@@ -38,7 +37,7 @@ _ELSEWHERE: Mapping[type[BaseModel], str] = {
     SourceSection: ": options of the source stand in [source.options]",
     SparkSection: ": Spark's own settings stand in [spark.conf], under their whole names in quotes",
 }
-"""Where keys of a table stand that the table has not."""
+"""The place of what people write into these tables."""
 
 _TABLES = {
     "job": "write [job], with name and checkpoint",
@@ -176,7 +175,7 @@ def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel
     key, table = str(loc[-1]) if loc else name, table_at(model, loc[:-1])
     if found["type"] == "extra_forbidden":
         if key == "spark" or key.startswith("spark."):
-            return f"unknown key {name}: Spark's own settings stand in [spark.conf], under their whole names in quotes"
+            return f"unknown key {name}{_ELSEWHERE[SparkSection]}"
         known = {*keys_of(table), *(() if loc[:-1] else also)}
         here = name_here(key, known, backend=issubclass(table, BackendOptions))
         return f"unknown key {name}{here or _ELSEWHERE.get(table, '')}"

@@ -29,6 +29,7 @@ __all__ = [
     "JOURNAL_IN_A_DATABASE",
     "JobConfig",
     "JobSection",
+    "NAME_WANTED",
     "NEW_NAME",
     "ObserveSection",
     "SinkSection",
@@ -65,6 +66,8 @@ _Settings = Annotated[
 ]
 NEW_NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 """`NAME_PATTERN`, by which ids are read, takes a dash first, too: in a table `-` says that there is none."""
+NAME_WANTED = "a name has lower-case letters, digits and dashes, no dash first, 40 at most"
+"""NEW_NAME in words."""
 
 _Name = Annotated[str, Field(pattern=NEW_NAME)]
 

@@ -41,7 +41,7 @@ _HINTS = {
     r"Expected '='.*\n\s*:": "TOML writes `key = value` below a `[table]`",
     r"Invalid statement.*\n\{": "this is JSON, and TOML writes `key = value` below a `[table]`",
 }
-"""By the parser's message and what stands at its place."""
+"""By the parser's message and the text at its place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from exactsink.job.config.model import NEW_NAME
+from exactsink.job.config.model import NAME_WANTED, NEW_NAME
 from exactsink.toolkit.nearest import nearest
 
-__all__ = ["NAME_WANTED", "TABLE_WANTED", "field_of", "keys_of", "new_name", "table_at", "wanted", "written"]
+__all__ = ["TABLE_WANTED", "field_of", "keys_of", "new_name", "table_at", "wanted", "written"]
 
 TABLE_WANTED = "a table is wanted"
-NAME_WANTED = "a name has lower-case letters, digits and dashes, no dash first, 40 at most"
 _KINDS = {
     "bool": "true or false is wanted",
     "dict": TABLE_WANTED,
