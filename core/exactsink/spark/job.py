@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import tomli_w
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
@@ -29,7 +31,7 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.batch import RunResult, known_run, write_run
 from exactsink.spark.epochs import Epochs
-from exactsink.spark.errors import refuse_connect
+from exactsink.spark.errors import query_error, refuse_connect
 from exactsink.spark.frames import check_frame, run_name
 from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
@@ -40,6 +42,7 @@ from exactsink.toolkit.waiting import backoff
 from exactsink.watch.recent import Recent
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
     from typing_extensions import Self, Unpack
 
     from exactsink.job.config.options import JobOptions
@@ -133,6 +136,7 @@ class Job:
         self._subscribers: tuple[Subscriber, ...] = (EpochLines(), Recent(JobHistory.of(config)), *subscribers)
         self._observers: tuple[Observer, ...] = ()
         self._epochs: Epochs | None = None
+        self._query: Query | None = None
         return self
 
     def start(self, frame: DataFrame, route: Route | None = None) -> Query:
@@ -149,7 +153,8 @@ class Job:
             found = self._checked(frame, route)
             self.end_query()
             self._epochs = Epochs(self.config, self.sinks, self.events, route, found.passes)
-            return Query(self._epochs.start(frame), self._epochs, self.sinks, self.events)
+            self._query = Query(self._started(self._epochs, frame), self._epochs, self.sinks, self.events)
+            return self._query
 
     def foreach_batch(self, route: Route | None = None, *batch: object) -> Epochs:
         """Return the function for a hand-made query; it claims the job in its first call of every query run.
@@ -217,10 +222,12 @@ class Job:
             self._epochs.abandon()
 
     def close(self) -> None:
-        """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent.
+        """Stop the query that runs, as its `stop` does, and let go of all that the job holds. Idempotent.
 
         `with Job(...) as job:` does so at the end of its block.
         """
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
         self.end_query()
         observers, self._observers = self._observers, ()
         for observer in observers:
@@ -242,6 +249,17 @@ class Job:
     def _repr_html_(self) -> str:
         """Show the job as a table of its sinks in a notebook."""
         return f"<p>Job <b>{html.escape(self.config.job.name)}</b></p>{sinks_table(self.sinks)}"
+
+    def _started(self, epochs: Epochs, frame: DataFrame) -> StreamingQuery:
+        """Start the query; where that fails, no driver is left behind."""
+        try:
+            return epochs.start(frame)
+        except (PySparkException, Py4JJavaError) as error:
+            epochs.close()
+            raise query_error(None, error) from error
+        except BaseException:
+            epochs.close()
+            raise
 
     def _refuse_second(self, frame: DataFrame) -> None:
         """Refuse to start beside a query of this name that runs: a claim would fence it. Raises ConfigError."""
