@@ -26,12 +26,12 @@ from typed_sinks import STUBS, stub
 from exactsink import Job, Query, RunResult
 from exactsink.cli.answers import ANSWERS
 from exactsink.cli.fields import kind_fields
-from exactsink.cli.init_plugin import ROADS, backend_text
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.reference import events_table, markdown_table, metrics_table, points_table
+from exactsink.starters.plugin import ROADS, backend_text
 from exactsink.testing.reference import class_section, contract_page, kit_page
 
 __all__ = ["PAGES", "main", "stale"]

@@ -14,9 +14,9 @@ from types import MappingProxyType
 import pytest
 from pydantic import ValidationError
 
-from exactsink.cli.init_plugin import ROADS, init_plugin
 from exactsink.cli.main import main
 from exactsink.contract import ConfigError
+from exactsink.starters.plugin import ROADS, write_plugin
 from exactsink.testing import SCENARIOS, Runner
 
 QUICK = ("killed-after-decide", "commits-at-once", "second-journal")
@@ -71,7 +71,7 @@ def test_a_project_passes_all_of_the_kit(road: str, scenario: str, tmp_path: Pat
 def test_projects_are_typed_and_linted(tmp_path: Path) -> None:
     folders = {name: tmp_path / name for name in NAMES.values()}
     for road, name in NAMES.items():
-        init_plugin(str(folders[name]), name, road)
+        write_plugin(str(folders[name]), name, road)
         checked(folders[name], "ruff", "check", "--select", "E,F,I,N,B,UP,RUF")
         checked(folders[name], "ruff", "format", "--check")
     packages = [argument for name in folders for argument in ("-p", f"exactsink_{name}")]
@@ -87,14 +87,14 @@ def checked(folder: Path, *command: str, path: Mapping[str, Path] = MappingProxy
 @pytest.mark.parametrize("name", ["Ledger", "my-store", "class", "9lives", ""])
 def test_a_name_that_is_no_modules_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="can't be a backend's name") as refused:
-        init_plugin(str(tmp_path), name, "staged")
+        write_plugin(str(tmp_path), name, "staged")
     assert refused.value.next == f"exactsink init {tmp_path} --plugin my_store --from staged"
     assert not any(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    init_plugin(str(tmp_path), "ledger", "staged")
+    write_plugin(str(tmp_path), "ledger", "staged")
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(ConfigError, match=r"pyproject\.toml exists already"):
-        init_plugin(str(tmp_path), "ledger", "two-phase")
+        write_plugin(str(tmp_path), "ledger", "two-phase")
     assert (tmp_path / "README.md").read_text() == "mine"

@@ -88,6 +88,23 @@ def test_figures_of_a_page_are_those_that_were_measured(tmp_path: Path) -> None:
         measured.with_figures(page, tmp_path)
 
 
+def test_the_readmes_five_lines_are_lines_of_all_figures() -> None:
+    """Same figures under a shorter head; a line that the measurement lacks is an error, not a gap."""
+    measured = loaded("measured")
+    found = json.loads((measured.FIGURES / "peers.json").read_text())
+    short, whole = measured.short_block(found), measured.peers_block(found)
+    rows = [
+        row.split(" | ")
+        for row in short.splitlines()
+        if row.startswith("| ") and not row.startswith(("| job", "| ---"))
+    ]
+    assert len(rows) == 5
+    assert [row for row in rows if f" | {row[4]} | {row[5].removesuffix(' |')} | " not in whole] == []
+    found["lines"] = [line for line in found["lines"] if line["benchmark"] != "postgres"]
+    with pytest.raises(ValueError, match="not enough values"):
+        measured.short_block(found)
+
+
 @pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in pages()])
 def test_links_of_a_page_lead_to_files(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

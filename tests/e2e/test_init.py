@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pytest
 import s3fs
 
-from exactsink.cli.init import TARGETS
 from exactsink.cli.main import main
+from exactsink.starters.job import TARGETS
 from tests.e2e.drivers import Drivers
 from tests.e2e.test_starter import in_lake, rows_of
 from tests.e2e.warm_jvm import WarmJvm

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from exactsink.cli.init import init
+from exactsink.starters.job import write_first_job
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.jobs import LINES, write_job, write_source
@@ -26,7 +26,7 @@ def rows_of(table: Path, select: str) -> list[tuple[object, ...]]:
 
 
 def test_job_of_init_killed_between_its_sinks(tmp_path: Path, drivers: Drivers, jvm: WarmJvm) -> None:
-    init(str(tmp_path), "orders")
+    write_first_job(str(tmp_path), "orders")
     for number in (2, 3):
         rows = f"id,customer,amount\n{number}0,barbara,{number}.5\n"
         (tmp_path / "incoming" / f"orders-{number}.csv").write_text(rows)

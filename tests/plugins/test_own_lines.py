@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.cli.init_plugin import ROADS, init_plugin
+from exactsink.starters.plugin import ROADS, write_plugin
 from tests.code_lines import code_lines
 
 EXAMPLES = Path(__file__).parents[2] / "examples/plugins"
@@ -41,7 +41,7 @@ def test_a_plugin_has_few_lines_beside_its_stores_calls(plugin: str, tmp_path: P
     project = EXAMPLES / plugin
     if plugin in ROADS:
         project = tmp_path
-        init_plugin(str(project), "ledger", plugin)
+        write_plugin(str(project), "ledger", plugin)
     client, most = PLUGINS[plugin]
     own = list(own_lines(project, client))
     assert 20 < len(own) <= most, "\n".join(own)

@@ -1,4 +1,7 @@
-"""The jars of Apache Kafka for tests: fetched once per version by Maven, and kept outside the tree."""
+"""The jars of Apache Kafka for tests: fetched once per version by Maven, and kept outside the tree.
+
+EXACTSINK_TESTS_KAFKA in the environment is the brokers' version for a whole run, say 4.0.0. The tools' version stays.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BROKER", "OLDEST", "TOOLS", "VERSION", "JarSet", "java", "jars"]
+__all__ = ["BROKER", "OLDER", "OLDEST", "TOOLS", "VERSION", "JarSet", "java", "jars"]
 
-VERSION = "4.3.1"
+TOOLS_VERSION = "4.3.1"
+VERSION = os.environ.get("EXACTSINK_TESTS_KAFKA") or TOOLS_VERSION
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends maven"
 FETCHED_WITHIN = 400  # seconds: below pytest's own time limit
@@ -36,8 +40,8 @@ def _broker(version: str) -> JarSet:
     return JarSet(f"kafka-{version}", (f"org.apache.kafka:kafka_2.13:{version}", _LOGS))
 
 
-BROKER, OLDEST = _broker(VERSION), _broker("4.0.0")
-TOOLS = JarSet(f"kafka-tools-{VERSION}", (f"org.apache.kafka:kafka-tools:{VERSION}", _LOGS))
+BROKER, OLDEST, OLDER = _broker(VERSION), _broker("4.0.0"), _broker("3.9.1")
+TOOLS = JarSet(f"kafka-tools-{TOOLS_VERSION}", (f"org.apache.kafka:kafka-tools:{TOOLS_VERSION}", _LOGS))
 
 
 def java() -> str:

@@ -15,12 +15,15 @@ from types import ModuleType
 from unittest.mock import MagicMock
 
 import pytest
+import yaml
 from tests.servers.waiting import wait_until
 
 from exactsink.contract import ConfigError, ExactsinkError, errors
 from exactsink.job.config import load_config
 from exactsink.job.config.model import JobSection
 from exactsink.spark.session import refuse_cluster_mode
+from exactsink.starters.job import TARGETS, job_text
+from exactsink_kafka.options import KafkaOptions
 
 ERRORS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ExactsinkError)]
 DEPLOY = Path(__file__).parents[2] / "examples/deploy"
@@ -94,3 +97,33 @@ def test_spark_submits_cluster_mode_is_refused_by_name() -> None:
     refuse_cluster_mode("client")
     with pytest.raises(ConfigError, match="cluster mode is not supported"):
         refuse_cluster_mode("cluster")
+
+
+def test_the_servers_of_compose_are_where_the_jobs_of_init_look_and_for_this_machine_alone() -> None:
+    text = (DEPLOY.parent / "compose/compose.yaml").read_text()
+    compose = yaml.safe_load(text)
+    services = compose["services"]
+    ports = {port for service in services.values() for port in service["ports"]}
+    assert all(re.fullmatch(r"127\.0\.0\.1:(\d+):\1", port) for port in ports)
+    assert all(re.search(r":v?\d", service["image"]) for service in services.values()), "an image without a version"
+    assert {volume.split(":")[0] for service in services.values() for volume in service["volumes"]} == set(
+        compose["volumes"]
+    )
+    job = job_text("orders", "kafka", TARGETS)
+    assert set(re.findall(r"localhost:(\d+)", job)) == {"9092"} <= {port.rsplit(":", 1)[1] for port in ports}
+    settings = services["kafka"]["environment"]
+    assert settings["KAFKA_ADVERTISED_LISTENERS"] == "PLAINTEXT://localhost:9092"
+    assert (
+        int(settings["KAFKA_TRANSACTION_MAX_TIMEOUT_MS"]) / 1000
+        >= KafkaOptions.model_fields["transaction_timeout_seconds"].get_default()
+    )
+    [password] = re.findall(r"user=postgres password=(\w+)", text)
+    assert services["postgres"]["environment"]["POSTGRES_PASSWORD"] == password
+    assert services["postgres"]["command"][1:] == ["-c", "max_prepared_transactions=64"]
+    keys = dict(re.findall(r"(AWS_\w+|BUCKET)=(\S+)", text))
+    command = services["s3"]["command"]
+    assert [command[command.index(name) + 1] for name in ("--access", "--secret", "--region")] == [
+        keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"], keys["AWS_DEFAULT_REGION"],
+    ]  # fmt: skip
+    assert keys["BUCKET"] in job
+    assert set(re.findall(r"\$\{(\w+)", job)) == {"KAFKA", "POSTGRES", "BUCKET"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -71,12 +72,56 @@ GROUPS = ("", "files", "indoubt", "journal")
 def test_help_is_cut_nowhere(command: Command, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = command(*group.split(), "--help").out
-    assert "\nCommands:\n" in shown
+    assert ("\nCommands:\n" if group else "\nRun it:\n") in shown
     assert "..." not in shown.replace("COMMAND [ARGS]...", "")
     assert max(map(len, shown.splitlines())) <= 80
     found = cli.get_command(click.Context(cli), group) if group else cli
     assert isinstance(found, click.Group)
     assert all(f"\n  {name} " in shown for name in found.list_commands(click.Context(found)))
+
+
+def test_help_has_the_commands_in_the_order_of_use_and_every_one_once(command: Command) -> None:
+    listed = re.findall(r"^  ([a-z]+)  +[A-Z]", command("--help").out.partition("Write a job:")[2], re.MULTILINE)
+    assert sorted(listed) == cli.list_commands(click.Context(cli))
+    first = [listed.index(name) for name in ("init", "check", "run", "watch", "status", "verify", "recover", "files")]
+    assert first == sorted(first)
+
+
+TYPED = {
+    ("run",): "exactsink run job.toml",
+    ("status", "job.toml", "more"): "exactsink status --help",
+    ("bench", "job.toml"): "exactsink bench --job job.toml",
+    ("journal", "job.toml"): "exactsink journal verify job.toml",
+    ("indoubt", "my job.toml"): "exactsink indoubt list 'my job.toml'",
+    ("watch", "job.toml", "--every", "0"): "exactsink watch --help",
+    ("watch", "job.toml", "--web", "http"): "exactsink watch job.toml --web 8080",
+    ("init", "x", "--to", "kafka,postgres"): "exactsink init --help",
+    ("init", "x", "--from", "staged"): "exactsink init --help",
+    ("init", "x", "--plugin", "shop", "--from", "kafka"): "exactsink init --help",
+    ("init", "x", "--name", "My Job"): "exactsink init --help",
+    ("init",): "exactsink init --help",
+    ("rum", "job.toml"): "exactsink --help",
+    ("init", "/proc/x"): "exactsink init ANOTHER_FOLDER",
+}
+
+
+@pytest.mark.parametrize("arguments", TYPED, ids=" ".join)
+def test_a_wrong_command_line_ends_with_a_command_that_can_be_typed(
+    command: Command, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("init", ".").code == 0
+    ended = command(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    assert TYPED[arguments] in ended.err.splitlines()[-1], ended.err
+    assert ended.err.splitlines()[-1].startswith("  next: ")
+
+
+def test_without_a_job_in_the_folder_a_missing_file_leads_to_init(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command("status").err.endswith("  next: write a job, then name its file: exactsink init FOLDER\n")
 
 
 NEAR = {

@@ -33,7 +33,8 @@ MOST_LINES = {"delta": 690, "files": 2147, "iceberg": 1500, "idempotent_upsert":
 # 300 for SFTP, 90 for votes that name only their own files
 # idempotent_upsert: 3,000 with preflight is the goal. Nine questions, answered by each of four databases, take 990
 # rows that are judged for a quarantine: 40 or 50 in each, and a file; 25 more of preflight in postgres
-MOST_PREFLIGHT_LINES = {"delta": 110, "files": 400, "iceberg": 300, "idempotent_upsert": 982, "kafka": 400, "postgres": 450}
+MOST_PREFLIGHT_LINES = {"delta": 110, "files": 400, "idempotent_upsert": 981, "kafka": 400, "postgres": 450}
+MOST_PREFLIGHT_LINES |= {"iceberg": 300}
 MOST_LINES_OF_A_FILE = 400
 MOST_LINES_OF_TESTS = 49_670  # what is added takes as much away
 _TARGETS = ("bench.py", "conformance.py", "targets.py")
@@ -72,10 +73,11 @@ def is_preflight(path: Path) -> bool:
         "contract": 650,
         "protocol": 2925,
         "bench": 1100,
-        "cli": 1929,
+        "cli": 1853,
         "operate": 1945,
-        "observe": 939,
+        "observe": 926,
         "watch": 400,
+        "starters": 120,
     }.items(),
 )
 def test_a_package_of_core_stays_within_its_budget(package: str, most: int) -> None:

@@ -14,7 +14,7 @@ from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import MetadataRequest
 
 from exactsink.contract import Fatal, Retryable
-from exactsink_kafka.messages import Offset, OpenProducer
+from exactsink_kafka.messages import Cluster, Offset, OpenProducer
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -66,6 +66,7 @@ def _next(given: list[int]) -> int:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
     made = Brokers()
     monkeypatch.setattr("exactsink_kafka.channel.Channel", made)
+    monkeypatch.setattr(Wire, "cluster", lambda _: Cluster("c", (1, 2, 3), 5, 2))  # asked by the first end
     return made
 
 
@@ -162,6 +163,7 @@ def test_brokers_of_two_releases_are_each_asked_in_their_own_version(monkeypatch
     monkeypatch.setattr(wire, "describe", lambda ids: asked.extend(ids) or {})
     assert wire.ongoing("a.b.g") == []
     assert asked == ["a.b.g1-ab.s1", "a.b.g2-ab.s1"]
+    monkeypatch.setattr(wire, "cluster", lambda: Cluster("c", (1, 2), 5, 2))  # as it was, before a broker went back
     for versions, kind in (({1: 5, 2: 4}, Retryable), ({1: 4, 2: 4}, Fatal)):
         made.versions = versions
         made.coordinators = {ONE.id: [2]}

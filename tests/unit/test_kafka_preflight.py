@@ -71,9 +71,17 @@ def test_a_cluster_that_knows_no_such_transactions_is_an_error() -> None:
     def found(end_txn: int, feature: int) -> list[Finding]:
         return list(checks().cluster(Cluster("c", (1,), end_txn, feature)))
 
-    one(found(4, 0), "error", "version 4 of EndTxn", "Kafka 4.0 or newer")
-    one(found(5, 0), "error", "transaction.version is 0", "upgrade --feature transaction.version=2")
-    assert found(5, 1) == found(6, 2) == []
+    one(found(2, 0), "error", "version 2 of EndTxn", "Kafka 4.0 or newer")
+    assert found(3, 0) == found(5, 0) == found(5, 1) == found(6, 2) == []
+    assert [Cluster("c", (1,), *one).raises for one in [(4, 0), (4, 1), (5, 0), (5, 1)]] == [False, False, False, True]
+
+
+def test_where_an_end_does_not_fence_its_task_brokers_have_to_refuse_late_rows() -> None:
+    name = "transaction.partition.verification.enable"
+    for settings in ({}, {name: "false"}):
+        one(list(checks().late_rows([{name: "true"}, settings])), "error", "take rows that come after", f"{name}=true")
+    one(list(checks().late_rows([None])), "error", "may not ask whether brokers refuse", "DescribeConfigs")
+    assert list(checks().late_rows([{name: "true"}])) == []
 
 
 def test_the_state_of_transactions_is_judged_by_settings_where_it_can_not_be_seen() -> None:

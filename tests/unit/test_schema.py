@@ -18,12 +18,12 @@ from tests.unit.fakes import IdleBackend
 from tests.unit.test_config import WHOLE
 from tests.unit.two_sinks import Shop
 
-from exactsink.cli.init import _JOB as FIRST
 from exactsink.contract import BackendOptions, BackendSpec, ConfigError, hookimpl
 from exactsink.job.config import bind_sinks, load_config
 from exactsink.job.config.schema import job_schema
 from exactsink.job.config.toml import tomllib
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.starters.job import SOURCES, TARGETS, job_text
 
 HEAD = '[job]\nname = "orders"\ncheckpoint = "ck"\n'
 LAKE = '[sinks.lake]\nbackend = "files"\npath = "lake"\n'
@@ -73,7 +73,8 @@ def _of_tests(folder: Path) -> Iterator[tuple[str, str]]:
         text = sinks.format(**given, name="orders", table="rows")
         yield sinks, jobs.write_job(folder, text.replace("{", "{{").replace("}", "}}")).read_text()
     yield "shop", Path(Shop(folder).file).read_text()
-    yield "the first job", FIRST.format(name="orders")
+    for source in SOURCES:
+        yield f"a first job from {source}", job_text("orders", source, TARGETS)
     yield "a whole job", WHOLE
 
 

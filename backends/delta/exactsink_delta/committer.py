@@ -67,6 +67,7 @@ class DeltaCommitter(Committer):
         self._records = self._root / RECORDS
         self._log = TableLog(self._root, ctx.job, ctx.sink)
         self._held: Marker | Literal["any"] | None = "any"
+        self._opened: tuple[pa.Schema, bytes] | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
@@ -95,10 +96,13 @@ class DeltaCommitter(Committer):
             self._marker(epoch).check_new(self._log.marker(table))
             make_folder(self._records)
             self._log.sync(table)
-            return self._ticket(table, schema)
+            self._opened = schema, self._ticket(table, schema)
+        return self._opened[1]
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        """Return what tasks judge rows by: the table's columns, as the ticket has them."""
+        """Return what tasks judge rows by: the ticket of the epoch, which has the table's columns."""
+        if self._opened is not None and self._opened[0].equals(schema):
+            return self._opened[1]
         with self._answering():
             return self._ticket(self._log.standing(), schema)
 
@@ -188,9 +192,7 @@ class DeltaCommitter(Committer):
     def trim_marks(self) -> None:
         """Delete none, as one takes the place of the one before; shorten the log."""
         with self._answering():
-            table = self._log.table()
-            if table is not None:
-                self._log.shorten(table)
+            self._log.shorten()
 
     def close(self) -> None:
         """Nothing stays open between calls."""

@@ -31,7 +31,7 @@ _BIRTH = -1
 
 
 class TableLog:
-    """One sink's view. The table is read anew in each call: what was known of it may have gone back in time."""
+    """One sink's view. The table is opened again whenever its log changed: it may have gone back in time."""
 
     def __init__(self, root: AnyPath, job: str, sink: str) -> None:
         self._root, self._job, self._sink = root, job, sink
@@ -39,13 +39,22 @@ class TableLog:
         self._birth = root / RECORDS / f"{job}.{sink}.birth"
         self._log = root / "_delta_log"
         self._synced: int | None = None
+        self._seen = self._due = 0  # the newest version that was opened; the one that asks for a checkpoint
+        self._opened: tuple[DeltaTable, bytes] | None = None  # and the log's entry of its version
 
     def table(self, version: int | None = None) -> DeltaTable | None:
         """Open the table as it is now; None where there is none."""
+        if version is None and self._opened is not None and self._is_newest(*self._opened):
+            return self._opened[0]
         try:
-            return DeltaTable(str(self._root), version=version, storage_options=_options(self._root))
+            table = DeltaTable(str(self._root), version=version, storage_options=_options(self._root))
         except TableNotFoundError:
             return None
+        if version is None:
+            self._seen = table.version()
+            entry = self._entry(self._seen)
+            self._opened = None if entry is None else (table, entry)
+        return table
 
     def standing(self) -> DeltaTable:
         """Open the table. Raises Fatal where there is none any more."""
@@ -68,6 +77,7 @@ class TableLog:
         """Add columns to the table, or find that another process has; return the table as it is then."""
         if not columns:
             return table
+        self._opened = None
         try:
             table.alter.add_columns([*columns])
         except DeltaError:
@@ -118,6 +128,7 @@ class TableLog:
         )
         hooks, by = PostCommitHookProperties(False, False), table.metadata().partition_columns
         schema = table.schema()
+        self._opened = None
         try:
             table.create_write_transaction(
                 actions, "append", schema, by, commit_properties=entry, post_commithook_properties=hooks
@@ -147,15 +158,40 @@ class TableLog:
             raise Fatal(f"{self._log} can't be synced", why=why, next="look at its disk, then start again") from error
         self._synced = table.version()
 
-    def shorten(self, table: DeltaTable) -> None:
-        """Make a checkpoint where one is due; entries that are old enough go once it is on disk."""
-        settings = table.metadata().configuration
-        if table.version() - self._checkpoint() < int(settings.get("delta.checkpointInterval", 100)):
+    def shorten(self) -> None:
+        """Make a checkpoint where one is due; entries that are old enough go once it is on disk.
+
+        The table is opened only then: that reads the names of all its files, which takes long where there are many.
+        """
+        if self._seen < self._due or (table := self.table()) is None:
             return
+        settings = table.metadata().configuration
+        interval = int(settings.get("delta.checkpointInterval", 100))
+        self._due = self._checkpoint() + interval
+        if table.version() < self._due:
+            return
+        self._opened = None
         table.create_checkpoint()
+        self._due = table.version() + interval
         self.sync(table)
         if settings.get("delta.enableExpiredLogCleanup") != "false":
             table.cleanup_metadata()
+
+    def _is_newest(self, table: DeltaTable, entry: bytes) -> bool:
+        """Return whether the log still has the entry that the table was opened at, byte by byte, and none after it.
+
+        An entry names its time and files, or the table's random id: no other history has the same.
+        """
+        return self._entry(table.version()) == entry and not self._entry_path(table.version() + 1).exists()
+
+    def _entry(self, version: int) -> bytes | None:
+        try:
+            return self._entry_path(version).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _entry_path(self, version: int) -> AnyPath:
+        return self._log / f"{version:020}.json"
 
     def _born(self) -> Marker | None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -35,7 +35,7 @@ from exactsink_idempotent_upsert.table import GUARD, Table
 
 __all__ = [
     *("MARKER_TABLE", "OWNER_TABLE", "STAGED", "UNBEGUN", "UNDECIDED", "VOTES", "VOTE_TABLE", "WRITTEN"),
-    *("Database", "Held", "Owner", "Result", "Session", "Strategy", "Votes", "owned_by"),
+    *("Database", "Held", "Owner", "Result", "Session", "Strategy", "Votes", "foreseen", "owned_by"),
 ]
 
 MARKER_TABLE = "exactsink_epochs"
@@ -222,19 +222,9 @@ class Database(ABC):
     @contextmanager
     def explained(self, doing: str, safe: str = "") -> Iterator[None]:
         """Turn errors into ours: the database's, and once the epoch is decided any other one, too."""
-        try:
-            with self.answered(doing, safe):
-                yield
-        except (ExactsinkError, OSError):  # the latter may be a full disk
-            raise
-        except Exception as error:
-            if safe not in (STAGED, WRITTEN):
-                raise
-            raise Fatal(
-                f"could not {doing} in {self.place}: {type(error).__name__}: {error}",
-                why=f"{safe}; but exactsink did not expect this error",
-                next="report it with its traceback, then start the job again with a release that has the fix",
-            ) from error
+        decided = foreseen(f"{doing} in {self.place}", safe) if safe in (STAGED, WRITTEN) else nullcontext()
+        with decided, self.answered(doing, safe):
+            yield
 
     @abstractmethod
     def transaction(self, *, make: bool = False) -> AbstractContextManager[Session]:
@@ -322,6 +312,22 @@ class Database(ABC):
     def owned_by(self, owner: Owner) -> tuple[str, str]:
         """Return a message that names the table's owner, and how the table is set free."""
         return owned_by(owner, self.table.name, self.table.target, OWNER_TABLE, self.quoted(self.table.name))
+
+
+@contextmanager
+def foreseen(doing: str, safe: str, *known: type[Exception]) -> Iterator[None]:
+    """Raise Fatal, with a way out, for an error that is not ours nor `known`; `safe` says why nothing is lost."""
+    passes: tuple[type[Exception], ...] = (ExactsinkError, OSError, *known)  # a full disk may be an OSError
+    try:
+        yield
+    except passes:
+        raise
+    except Exception as error:
+        raise Fatal(
+            f"could not {doing}: {type(error).__name__}: {error}",
+            why=f"{safe}; but exactsink did not expect this error",
+            next="report it with its traceback, then start the job again with a release that has the fix",
+        ) from error
 
 
 def owned_by(owner: Owner, name: str, target: str, owners: str, relation: str) -> tuple[str, str]:

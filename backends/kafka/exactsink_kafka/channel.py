@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -24,10 +25,10 @@ from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 from exactsink.contract import ExactsinkError, Fatal
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import messages
-from exactsink_kafka.errors import MOVING, explained, is_refusal
+from exactsink_kafka.errors import LEADER_NOT_AVAILABLE, MOVING, explained, is_refusal
 from exactsink_kafka.options import KafkaOptions, kafka_python_settings
 
-__all__ = ["Answers", "Asker", "Channel", "Question", "Sent", "Talk", "Unanswered"]
+__all__ = ["Answers", "Asker", "Channel", "Question", "Sent", "Talk", "Unanswered", "grouped", "led"]
 
 ANSWER_SECONDS = 10.0
 """How long one request waits for its answer, and one connection for its set-up, before another try."""
@@ -43,6 +44,7 @@ _CHATTY = [f"kafka.{name}" for name in _NOISY.split()]
 
 
 Answer = TypeVar("Answer")
+Key = TypeVar("Key", bound=Hashable)
 Read = TypeVar("Read")
 
 Answers = dict[Any, tuple[int, Any]]
@@ -64,6 +66,22 @@ class Question(Generic[Read]):
     again: frozenset[int]
     once: Callable[[Channel, Sequence[Any]], Talk]
     read: Callable[[Answers], Read]
+
+
+def grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
+    """Return what is asked of each broker."""
+    asked = defaultdict(list)
+    for key, broker in brokers.items():
+        asked[broker].append(key)
+    return asked
+
+
+def led(metadata: Any, wanted: Iterable[tuple[str, int]]) -> tuple[Answers, dict[tuple[str, int], int]]:
+    """Read who leads partitions: error codes of those that nobody does, and the others' leaders."""
+    codes = {topic.name: topic.error_code for topic in metadata.topics}
+    known = messages.leaders(metadata)
+    leaders = {one: known[one] for one in wanted if one in known}
+    return {one: (codes.get(one[0]) or LEADER_NOT_AVAILABLE, None) for one in wanted if one not in leaders}, leaders
 
 
 def _side_by_side(channel: Channel, asked: Mapping[Question[Any], Sequence[Any]]) -> dict[Question[Any], Answers]:

@@ -85,8 +85,8 @@ class KafkaCommitter(Committer):
                 self._cluster = self._wire.cluster()
             if self._options.marked_topic is not None:
                 self._marks.renew()
-        ids, joins = self._options.ids_per_participant, self._cluster.transaction_version > 1
-        marking = Marking(self._ctx.lineage, joins, self._wire.keeper(self._marks.group), self._marks.place)
+        ids, joins, raises = self._options.ids_per_participant, self._cluster.joins, self._cluster.raises
+        marking = Marking(self._ctx.lineage, joins, self._wire.keeper(self._marks.group), self._marks.place, raises)
         number, self._rounds = self._rounds, self._rounds + 1
         return Ticket.of_round(number, ids, self._cluster.id, marking).dump()
 

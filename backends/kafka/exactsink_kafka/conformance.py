@@ -42,7 +42,7 @@ from exactsink_kafka.wire import Wire
 __all__ = ["KafkaTarget", "targets", "targets_on"]
 
 _A_BROKER = (
-    "set KAFKA_BOOTSTRAP_SERVERS to brokers for tests, host:port, of Apache Kafka 4.0 or newer, that take a client "
+    "set KAFKA_BOOTSTRAP_SERVERS to brokers for tests, host:port, of Apache Kafka 3.7 or newer, that take a client "
     "without a login and let it make topics"
 )
 _ANSWER_SECONDS = 30

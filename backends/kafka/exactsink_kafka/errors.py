@@ -99,9 +99,9 @@ def explained(doing: str, error: Exception, options: KafkaOptions, *, upgrading:
     what = f"{doing}: Kafka at {options.bootstrap_servers}"
     if isinstance(error, kafka_errors.IncompatibleBrokerVersion):
         if upgrading:
-            fix = "finish the upgrade of every broker to Apache Kafka 4.0 or newer, then start the job again"
+            fix = "finish the upgrade of every broker, then start the job again"
             return Retryable(f"{what} has brokers of different versions, and one is too old", why=str(error), next=fix)
-        return Fatal(f"{what} is too old", why=str(error), next="use brokers of Apache Kafka 4.0 or newer")
+        return Fatal(f"{what} is too old", why=str(error), next="use brokers of Apache Kafka 3.7 or newer")
     if is_refusal(error):
         fix = "set security_protocol, sasl_* and ssl_* to what the listener at bootstrap_servers takes"
         return Fatal(f"{what} refused the connection", why=why, next=fix)
@@ -130,7 +130,7 @@ def refused(
         return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
     about = id or (f"group {group}" if group else topic)
     if code == UNSUPPORTED_VERSION:
-        return Fatal(doing, why=named(code), next="use brokers of Apache Kafka 4.0 or newer")
+        return Fatal(doing, why=named(code), next="use brokers of Apache Kafka 3.7 or newer")
     what = f"{doing}: a broker refused it" + (f" for {about}" if about else "")
     fix = "start the job again; if it stays, see the brokers' logs"
     if code in MOVING and (id or group):

@@ -27,11 +27,11 @@ from kafka.record import MemoryRecords
 from exactsink_kafka.errors import OFFSETS
 from exactsink_kafka.transactions import Transaction
 
-__all__ = ["END_TXN_VERSION", "Cluster", "Described", "LoggedBatch", "Offset", "OpenProducer", "Seen", "Topic"]
+__all__ = ["KEEPS", "Cluster", "Described", "LoggedBatch", "Offset", "OpenProducer", "Seen", "Topic"]
 
-END_TXN_VERSION = 5
-"""Every transaction is ended with this version of EndTxn, which raises the producer's epoch: the answers to a repeat
-depend on the version of the first end, and a stale commit can look like a success when versions are mixed."""
+KEEPS, _RAISES = (3, 4), 5
+"""Versions of EndTxn: the last raises the producer's epoch. The answers to a repeat depend on the version of the first
+end, and a stale commit can look like a success when versions are mixed: each cluster has one of the two ways."""
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
@@ -47,6 +47,16 @@ class Cluster:
     brokers: tuple[int, ...]
     end_txn: int
     transaction_version: int
+
+    @property
+    def joins(self) -> bool:
+        """Whether what is written to a partition makes it part of the transaction."""
+        return self.raises and self.transaction_version > 1
+
+    @property
+    def raises(self) -> bool:
+        """Whether the end of a transaction raises its producer's epoch, so that a late task is fenced by it."""
+        return self.end_txn >= _RAISES and self.transaction_version > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,13 @@ def take_request(id: str, timeout_seconds: float) -> Any:
     return InitProducerIdRequest(transactional_id=id, transaction_timeout_ms=timeout, min_version=3, max_version=4)
 
 
+def fence_request(one: Transaction) -> Any:
+    """Raise the epoch of a producer whose id nobody has taken since."""
+    request = take_request(one.id, 60.0)
+    request.producer_id, request.producer_epoch = one.producer_id, one.producer_epoch
+    return request
+
+
 def join_request(one: Transaction, group: str) -> Any:
     """Make a group's offsets part of an open transaction, which is begun by it if there is none."""
     return AddOffsetsToTxnRequest(**use_of(one), group_id=group)
@@ -210,7 +227,7 @@ def produce_request(
     one: Transaction, topic: str, batches: Sequence[tuple[int, Sequence[Any]]], seconds: float, *, joins: bool
 ) -> Any:
     """Write record batches, one a partition, each as pieces of memory."""
-    version = {"min_version": 11 + joins, "max_version": 11 + joins}
+    version = {"min_version": 12 if joins else 9, "max_version": 11 + joins}
     empty = ProduceRequest(transactional_id=one.id, acks=-1, timeout_ms=round(seconds * 1000), topic_data=[], **version)
     return _Produce(empty, topic, batches)
 
@@ -270,10 +287,10 @@ def read_request(group: str, topic: str | None) -> Any:
     return OffsetFetchRequest(groups=[entry(group_id=group, topics=topics)], require_stable=False, **version)
 
 
-def end_request(one: Transaction, commit: bool) -> Any:
-    """End a transaction."""
-    version = {"min_version": END_TXN_VERSION, "max_version": END_TXN_VERSION}
-    return EndTxnRequest(**use_of(one), committed=commit, **version)
+def end_request(one: Transaction, commit: bool, raises: bool) -> Any:
+    """End a transaction; see `Cluster.raises`."""
+    least, most = (_RAISES, _RAISES) if raises else KEEPS
+    return EndTxnRequest(**use_of(one), committed=commit, min_version=least, max_version=most)
 
 
 def taken(answer: Any) -> int:

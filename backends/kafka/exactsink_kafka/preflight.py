@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerYet
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka import errors
 from exactsink_kafka.connect import check_settings, connected
 from exactsink_kafka.errors import OFFSETS, STATE_LOG
-from exactsink_kafka.messages import END_TXN_VERSION, Cluster
+from exactsink_kafka.messages import KEEPS, Cluster
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.remedies import BATCH_BYTES as _BATCH
 from exactsink_kafka.remedies import Remedies, duration, kept_seconds
@@ -35,6 +35,9 @@ _KEPT = {
 _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were committed", "Describe": "to find it"}
 """What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
 _LIMIT, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
+_VERIFIED = "transaction.partition.verification.enable"
+"""Since Kafka 3.6, where it is the default."""
+_UPGRADE = "upgrade every broker to Apache Kafka 4.0 or newer, then to transaction.version 2"
 _START = "start the brokers that hold them: "
 T = TypeVar("T")
 Settings = Mapping[str, str]
@@ -58,7 +61,7 @@ def findings(
     checks = Checks(options, ctx, len(cluster.brokers))
     found = list(checks.cluster(cluster))
     if not found:  # the rest is for a cluster that knows such transactions
-        found += _look(checks, asked, cluster.brokers, schema)
+        found += _look(checks, asked, cluster, schema)
         if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
             found += checks.ids(wire)
     serious = [finding for finding in found if finding.severity == "error"]
@@ -79,7 +82,7 @@ class Topic:
     may: frozenset[str] = frozenset()
 
 
-def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Schema | None) -> Iterator[Finding]:
+def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | None) -> Iterator[Finding]:
     """Look at the topic, at the brokers' settings, and at the topic that decides transactions."""
     topic, configs, there = checks.options.topic, None, None
     if topic is None:
@@ -91,7 +94,9 @@ def _look(checks: Checks, asked: _Asked, brokers: tuple[int, ...], schema: pa.Sc
         configs = asked.settings("TOPIC", topic)
         yield from checks.topic(there, configs, schema)
     yield from checks.budget()
-    of_brokers = [asked.settings("BROKER", str(broker)) for broker in brokers]
+    of_brokers = [asked.settings("BROKER", str(broker)) for broker in cluster.brokers]
+    if not cluster.raises:
+        yield from checks.late_rows(of_brokers)
     allowed = [settings for settings in of_brokers if settings is not None]
     if len(allowed) < len(of_brokers):
         yield checks.unasked("the brokers' settings: how long transactions may live is unknown", "--cluster")
@@ -122,13 +127,19 @@ class Checks:
 
     def cluster(self, cluster: Cluster) -> Iterator[Finding]:
         """Whether the cluster ends transactions as the sink must."""
-        if cluster.end_txn < END_TXN_VERSION:
-            message = f"the brokers end transactions by version {cluster.end_txn} of EndTxn, not {END_TXN_VERSION}"
-            yield Finding("error", message, "upgrade every broker to Apache Kafka 4.0 or newer")
-        elif cluster.transaction_version < 1:
-            message = f"the cluster's feature transaction.version is {cluster.transaction_version}"
-            fix = self._fixes.command("kafka-features", "upgrade", "--feature", "transaction.version=2")
-            yield Finding("error", f"{message}, this sink needs 1 or 2", fix)
+        if cluster.end_txn < KEEPS[0]:
+            message = f"the brokers end transactions by version {cluster.end_txn} of EndTxn, this sink needs {KEEPS[0]}"
+            yield Finding("error", message, _UPGRADE)
+
+    def late_rows(self, of_brokers: Sequence[Settings | None]) -> Iterator[Finding]:
+        """Whether brokers refuse what comes after a transaction's end, where that does not fence its task."""
+        message = "transaction.version is 0, so a transaction's end does not fence its task, "
+        if None in of_brokers:
+            message += f"and {self._fixes.principal} may not ask whether brokers refuse rows that come after it"
+            yield Finding("error", message, self._fixes.allow("DescribeConfigs", "--cluster"))
+        elif any(settings.get(_VERIFIED) != "true" for settings in of_brokers if settings is not None):
+            fix = f"{_VERIFIED}=true in every broker's server.properties; or {_UPGRADE}"
+            yield Finding("error", f"{message}and brokers take rows that come after it", fix)
 
     def no_topic(self, name: str, error: KafkaError) -> Finding:
         if error.code() in errors.NOT_ALLOWED:

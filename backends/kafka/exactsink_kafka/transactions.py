@@ -139,13 +139,15 @@ class PoolId:
 class Marking:
     """What tasks need for the sink's mark: the journal that it names, and what `Wire.write_offset` takes.
 
-    `place` is the partition of Kafka's own topic that it goes to; None where the driver has not seen it yet.
+    `place` is the partition of Kafka's own topic that it goes to; None where the driver has not seen it yet. `raises`:
+    see `Cluster.raises`.
     """
 
     lineage: str = ""
     joins: bool = False
     keeper: int = -1
     place: tuple[str, int] | None = None
+    raises: bool = True
 
 
 _UNMARKED = Marking()

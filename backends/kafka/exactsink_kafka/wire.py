@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,7 +11,7 @@ from kafka.protocol.admin.transactions import DescribeTransactionsRequest
 from kafka.protocol.metadata import CoordinatorType
 
 from exactsink_kafka import errors, messages
-from exactsink_kafka.channel import Answers, Asker, Channel, Question, Talk
+from exactsink_kafka.channel import Answers, Asker, Channel, Question, Talk, grouped, led
 from exactsink_kafka.messages import Cluster, Described, Offset, OpenProducer, Seen, Topic
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
@@ -30,7 +29,6 @@ _TAKEN_SECONDS = 60.0
 
 _ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
 _NEVER: frozenset[int] = frozenset()
-Key = TypeVar("Key", bound=Hashable)
 Read = TypeVar("Read")
 
 
@@ -43,6 +41,7 @@ class Wire:
 
     def __init__(self, options: KafkaOptions, client_id: str, *, patience_seconds: float = 30.0) -> None:
         self.asker = Asker(options, client_id, patience_seconds)
+        self._raises: bool | None = None
 
     @property
     def admin(self) -> KafkaAdminClient:
@@ -110,13 +109,17 @@ class Wire:
         """Send EndTxn for each to its coordinator, side by side, and return the brokers' error codes, in order.
 
         Waits out coordinators that move or load, and transactions whose markers are being written, for
-        `patience_seconds`; then the code of the last try is returned.
+        `patience_seconds`; then the code of the last try is returned. Where an end does not raise the producer's epoch,
+        an abort is followed by what does: a task that goes on late is fenced.
         """
+        if transactions and self._raises is None:
+            self._raises = self.cluster().raises
+        raises = bool(self._raises)
 
         def once(channel: Channel, left: Sequence[Transaction]) -> Talk:
             brokers, lost = self.asker.coordinators(channel, [one.id for one in left])
             sent = [one for one in left if one.id in brokers]
-            answers = yield [(messages.end_request(one, commit), brokers[one.id]) for one in sent]
+            answers = yield [(messages.end_request(one, commit, raises), brokers[one.id]) for one in sent]
             codes: Answers = {one: (lost[one.id], None) for one in left if one.id in lost}
             codes |= {one: (answer.error_code, None) for one, answer in zip(sent, answers, strict=True)}
             self.asker.forget((one.id, code) for one, (code, _) in codes.items())
@@ -126,7 +129,19 @@ class Wire:
             return [codes[one][0] for one in transactions]
 
         doing = f"{'commit' if commit else 'abort'} transactions"
-        return self._one(Question(doing, transactions, errors.ENDING, once, read))
+        ended = self._one(Question(doing, transactions, errors.ENDING, once, read))
+        if not (commit or raises):
+            self._fence([one for one, code in zip(transactions, ended, strict=True) if code == 0])
+        return ended
+
+    def _fence(self, aborted: Sequence[Transaction]) -> None:
+        """Raise the epochs of producers, save where somebody has."""
+        doing = "fence what was aborted"
+        asked = [
+            self._coordinated(doing, one.id, partial(messages.fence_request, one), errors.ENDING) for one in aborted
+        ]
+        for one, (code, _) in zip(aborted, self.ask(*asked), strict=True):
+            self._answered(doing, 0 if code in errors.MOVED_ON else code, id=one.id)
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
         """Describe transactional ids; one that its coordinator does not know is not in the answer."""
@@ -138,7 +153,7 @@ class Wire:
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
             brokers, lost = self.asker.coordinators(channel, left)
-            requests = [(DescribeTransactionsRequest(transactional_ids=of), to) for to, of in _grouped(brokers).items()]
+            requests = [(DescribeTransactionsRequest(transactional_ids=of), to) for to, of in grouped(brokers).items()]
             found: Answers = {one: (code, None) for one, code in lost.items()}
             for answer in (yield requests):
                 found |= {state.transactional_id: (state.error_code, state) for state in answer.transaction_states}
@@ -285,7 +300,7 @@ class Wire:
 
         def once(channel: Channel, left: Sequence[Place]) -> Talk:
             (metadata,) = yield [(messages.metadata_request(names={place[0]}), None)]
-            codes, leaders = _leaders(metadata, left)
+            codes, leaders = led(metadata, left)
             for leader in leaders.values():
                 request = messages.marker_request(ended, *place, coordinator_epoch, commit=commit)
                 (answer,) = yield [(request, leader)]
@@ -356,7 +371,7 @@ class Wire:
         stale = errors.LEADERLESS | errors.NO_SUCH_TOPIC
         if anew := [place for place in left if place not in codes or codes[place][0] in stale]:
             (metadata,) = yield [(messages.metadata_request(names={topic for topic, _ in anew}), None)]
-            lost, leaders = _leaders(metadata, anew)
+            lost, leaders = led(metadata, anew)
             self.asker.leaders.update(leaders)
             codes |= lost | (yield from _asked_who_writes(leaders))
         return codes
@@ -376,24 +391,7 @@ class Wire:
 
 def _asked_who_writes(leaders: Mapping[Place, int]) -> Talk:
     codes: Answers = {}
-    for answer in (yield [(messages.producers_request(of), leader) for leader, of in _grouped(leaders).items()]):
+    for answer in (yield [(messages.producers_request(of), leader) for leader, of in grouped(leaders).items()]):
         for topic in answer.topics:
             codes |= {(topic.name, p.partition_index): (p.error_code, p) for p in topic.partitions}
     return codes
-
-
-def _grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
-    grouped = defaultdict(list)
-    for key, broker in brokers.items():
-        grouped[broker].append(key)
-    return grouped
-
-
-def _leaders(metadata: Any, wanted: Iterable[Place]) -> tuple[Answers, dict[Place, int]]:
-    """Read who leads: error codes of partitions that nobody does, and the others' leaders."""
-    codes = {topic.name: topic.error_code for topic in metadata.topics}
-    known = messages.leaders(metadata)
-    leaders = {one: known[one] for one in wanted if one in known}
-    return {
-        one: (codes.get(one[0]) or errors.LEADER_NOT_AVAILABLE, None) for one in wanted if one not in leaders
-    }, leaders

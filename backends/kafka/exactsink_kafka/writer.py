@@ -53,6 +53,8 @@ class KafkaWriter(Writer):
         self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
         self._gone.atexit = False  # the process's end does as well
         try:
+            if not self._ticket.marking.raises:  # two epochs a use: the end's next epoch is never another use's
+                self._wire.take(self._id)
             self._check_cluster(self._producer.open(_OPENING_SECONDS))
             self._mine = self._described().transaction
             self._until = time.monotonic() + options.transaction_timeout_seconds

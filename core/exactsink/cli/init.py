@@ -1,71 +1,39 @@
-"""`exactsink init`: a small job to start from, which runs as it is."""
+"""`exactsink init`: a job for the backends that are named, or a plugin."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from importlib.resources import files
-from pathlib import Path
 
-from exactsink.cli.schema import schema_text
-from exactsink.contract import ConfigError
+import click
 
-__all__ = ["DEFAULT_TARGETS", "SOURCES", "TARGETS", "init", "write_new"]
+from exactsink.job.config.model import NEW_NAME
+from exactsink.starters.job import DEFAULT_TARGETS, SOURCES, TARGETS, write_first_job
+from exactsink.starters.plugin import ROADS, write_plugin
 
-_PIECES = files("exactsink.cli").joinpath("templates/job")
-_ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
-DEFAULT_TARGETS = ("files", "upsert")
+__all__ = ["init"]
 
 
-def _named(kind: str) -> Sequence[str]:
-    return sorted(found[1] for piece in _PIECES.iterdir() if (found := re.fullmatch(rf"{kind}_(\w+)\..*", piece.name)))
+def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not re.fullmatch(NEW_NAME, value):
+        raise click.BadParameter("a job's name has lower-case letters, digits and dashes, no dash first, 40 at most")
+    return value
 
 
-SOURCES = _named("from")
-TARGETS = _named("to")
-"""Each has a template of its name, `to_NAME.toml.txt`: a new one needs nothing else."""
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
+@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The job's source; or a plugin's road.")
+@click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
+@click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
+def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:
+    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
 
-
-def init(folder: str, name: str, source: str = "files", targets: Sequence[str] = DEFAULT_TARGETS) -> None:
-    """Write a job's files into a folder. Never overwrites: raises ConfigError if one of them exists already."""
-    place = Path(folder).absolute()
-    text = "\n".join([_piece("job") + _piece(f"from_{source}"), *(_piece(f"to_{to}") for to in dict.fromkeys(targets))])
-    contents = {
-        place / "job.toml": text.replace("NAME", name).replace("KAFKA_SOURCE", _kafka_source()),
-        place / "job.schema.json": schema_text(),
-    }
-    if source == "files":
-        contents[place / "incoming" / "orders-1.csv"] = _ROWS
-    write_new(contents, "exactsink init ANOTHER_FOLDER")
-    if variables := sorted(set(re.findall(r"\$\{(\w+)", text))):
-        print(f"  set, or keep the defaults in job.toml: {', '.join(variables)}")
-    print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
-
-
-def write_new(files: Mapping[Path, str], next: str) -> None:
-    """Write files, or none: raises ConfigError with the `next` command if one of them exists, or the disk refuses."""
-    existing = [path for path in files if path.exists()]
-    if existing:
-        raise ConfigError(f"{existing[0]} exists already", why="init never overwrites", next=next)
-    for path, text in files.items():
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "x", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise ConfigError(f"{path} can't be written", why=str(error.strerror), next=next) from None
-        print(f"wrote {path}")
-
-
-def _piece(name: str) -> str:
-    return _PIECES.joinpath(f"{name}.toml.txt").read_text(encoding="utf-8")
-
-
-def _kafka_source() -> str:
-    """Return the package with Spark's own Kafka source, for the Spark that is installed here."""
-    try:
-        spark = version("pyspark")
-    except PackageNotFoundError:
-        spark = "4.0.0"
-    return f"org.apache.spark:spark-sql-kafka-0-10_{'2.12' if spark.startswith('3.') else '2.13'}:{spark}"
+    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
+    writes only, from `two-phase` where one process can prepare what another one commits.
+    """
+    if source and (source in ROADS) != (plugin is not None):
+        raise click.BadParameter(f"{source} is {'a road of --plugin' if source in ROADS else 'a source of jobs'}")
+    if plugin is None:
+        write_first_job(folder, name, source or "files", to or DEFAULT_TARGETS)
+    else:
+        write_plugin(folder, plugin, source or "staged")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -25,9 +24,7 @@ from exactsink.cli.backends import backends
 from exactsink.cli.barrier import barrier
 from exactsink.cli.history import history
 from exactsink.cli.indoubt import indoubt
-from exactsink.cli.init import DEFAULT_TARGETS, SOURCES, TARGETS
-from exactsink.cli.init import init as init_job
-from exactsink.cli.init_plugin import ROADS, init_plugin
+from exactsink.cli.init import init
 from exactsink.cli.journal import journal
 from exactsink.cli.options import as_json, job_file
 from exactsink.cli.plugins import PluginCommands
@@ -38,10 +35,10 @@ from exactsink.cli.schema import schema
 from exactsink.cli.status import status
 from exactsink.cli.stop import stop
 from exactsink.cli.streams import watched_streams
+from exactsink.cli.usage import next_command
 from exactsink.cli.verify import verify_job
 from exactsink.cli.watch import watch
 from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkError
-from exactsink.job.config.model import NEW_NAME
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 from exactsink.operate.asking import exit_though_asking
@@ -50,12 +47,6 @@ __all__ = ["cli", "main"]
 
 EXIT_INTERRUPTED = 130
 _LOG = logging.getLogger("exactsink")
-
-
-def _job_name(context: click.Context, parameter: click.Parameter, value: str) -> str:
-    if not re.fullmatch(NEW_NAME, value):
-        raise click.BadParameter(f"a name looks like {NEW_NAME}")
-    return value
 
 
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,26 +97,6 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
-@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The job's source; or a plugin's road.")
-@click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
-@click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
-def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:
-    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
-
-    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
-    writes only, from `two-phase` where one process can prepare what another one commits.
-    """
-    if source and (source in ROADS) != (plugin is not None):
-        raise click.BadParameter(f"{source} is {'a road of --plugin' if source in ROADS else 'a source of jobs'}")
-    if plugin is None:
-        init_job(folder, name, source or "files", to or DEFAULT_TARGETS)
-    else:
-        init_plugin(folder, plugin, source or "staged")
-
-
-@cli.command()
 @click.argument("backend", metavar="NAME")
 @click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
@@ -153,6 +124,7 @@ for _command in (
         barrier,
         history,
         indoubt,
+        init,
         journal,
         rebase,
         recover,
@@ -192,6 +164,8 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
+        if isinstance(error, click.UsageError):
+            click.echo(f"  next: {next_command(error, sys.argv[1:] if arguments is None else arguments)}", err=True)
         return ConfigError.exit_code
     except ExactsinkError as error:
         if isinstance(error, ContractError) and not logs_json():

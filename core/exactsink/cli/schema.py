@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
 from exactsink.cli.options import command
 from exactsink.contract import ConfigError
-from exactsink.job.config.schema import job_schema
-from exactsink.job.registry import Registry, installed_plugins
+from exactsink.job.config.schema import schema_text
 
-__all__ = ["schema", "schema_text"]
+__all__ = ["schema"]
 
 
 @command()
@@ -27,8 +25,3 @@ def schema(output: str | None) -> None:
     except OSError as error:
         raise ConfigError(f"{output} can't be written", why=str(error.strerror), next="name another file") from None
     print(f"wrote {output}\n  next: #:schema {output} as the first line of a job's file beside it")
-
-
-def schema_text() -> str:
-    """Return the schema as the file holds it."""
-    return json.dumps(job_schema(Registry(installed_plugins())), indent=1, ensure_ascii=False) + "\n"

@@ -6,18 +6,16 @@ import json
 import math
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, replace
 
 from exactsink.contract import Event
 from exactsink.protocol.coordinator import State
-from exactsink.toolkit.storage import AnyPath, ObjectPath, new_file
+from exactsink.toolkit.storage import AnyPath, ObjectPath, replace_whole
 
 __all__ = [
     *("HEARTBEAT_SECONDS", "LIVE_SECONDS", "Heartbeat", "LastTimes", "StateFile", "is_ahead", "is_live", "last_heard"),
-    "replace_whole",
 ]
 
 HEARTBEAT_SECONDS = 15.0
@@ -111,20 +109,6 @@ class LastTimes:
             return {str(name): float(at) for name, at in json.loads(self._path.read_text()).items()}
         except (FileNotFoundError, ValueError, TypeError, AttributeError):
             return {}
-
-
-def replace_whole(path: AnyPath, text: str) -> None:
-    """Replace a file whole, not synced. Raises OSError."""
-    if isinstance(path, ObjectPath):
-        path.replace(text.encode())
-        return
-    temp = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
-    try:
-        with new_file(temp) as file:
-            file.write(text.encode())
-        temp.replace(path)
-    finally:
-        temp.unlink(missing_ok=True)
 
 
 class Heartbeat:

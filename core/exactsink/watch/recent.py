@@ -14,8 +14,7 @@ from typing import Any
 from exactsink.contract import Event, ExactsinkError
 from exactsink.job.history import JobHistory
 from exactsink.observe.progress import EpochLines, Line
-from exactsink.observe.state import replace_whole
-from exactsink.toolkit.storage import ObjectPath, storage_errors
+from exactsink.toolkit.storage import ObjectPath, replace_whole, storage_errors
 
 __all__ = ["Period", "Recent", "recent_periods"]
 

@@ -28,7 +28,9 @@ def place_of(text: str) -> tuple[str, int]:
     """Return host and port of `PORT` or `HOST:PORT`; without a host, this machine alone. Raises ConfigError."""
     host, _, port = text.rpartition(":")
     if not (port.isdecimal() and port.isascii() and int(port) < 65536):
-        raise ConfigError(f"{text!r} is no port", why="--web takes PORT or HOST:PORT", next="--web 8080")
+        raise ConfigError(
+            f"{text!r} is no port", why="--web takes PORT or HOST:PORT", next="exactsink watch JOB.toml --web 8080"
+        )
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
@@ -49,7 +51,9 @@ class PageServer(ThreadingHTTPServer):
             super().__init__(place, _Handler)
         except (OSError, OverflowError) as error:
             why = getattr(error, "strerror", None) or str(error)
-            raise ConfigError(f"no page can be served at {place[0]}:{place[1]}", why=why, next="--web 0") from None
+            raise ConfigError(
+                f"no page can be served at {place[0]}:{place[1]}", why=why, next="exactsink watch JOB.toml --web 0"
+            ) from None
 
     @property
     def url(self) -> str:

@@ -41,6 +41,7 @@ from exactsink.contract import (
 from exactsink.testing import ConformanceSuite, Runner, Session
 from exactsink.testing.target import ROWS
 from exactsink.toolkit.storage import ObjectPath, path_of
+from exactsink_delta import log as log_module
 from exactsink_delta import writer as writer_module
 from exactsink_delta.backend import DeltaBackend, DeltaOptions
 from exactsink_delta.conformance import DeltaTarget
@@ -469,6 +470,56 @@ def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_open
     assert sink.commit(1, voted) == [Committed()]
     assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, "n")]
     assert [finding[:5] for finding in found(tmp_path, pa.schema([*wider.schema, ("ID", pa.int64())]))] == ["error"]
+
+
+def test_an_epoch_opens_the_table_once_and_again_when_others_change_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time reads the names of all files. The calls are the core's, in its order."""
+    opened: list[object] = []
+
+    class Counted(DeltaTable):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            opened.append(args)
+            super().__init__(*args, **options)
+
+    sink, times = session(tmp_path), []
+    epochs(sink, 0)
+    set_property(tmp_path, "delta.checkpointInterval", "5")
+    monkeypatch.setattr(log_module, "DeltaTable", Counted)
+    with closing(sink.backend.committer(sink.ctx)) as committer:
+        for epoch in range(1, 9):
+            opened.clear()
+            committer.mark()
+            ticket = committer.open_epoch(epoch, ROWS, 1)
+            assert committer.row_rules(ROWS) == ticket
+            voted = [sink.write(epoch, 0, ticket, rows(epoch))]
+            if epoch == 7:
+                write_deltalake(tmp_path / "table", rows(70), mode="append")
+            committer.mark()
+            assert committer.commit(epoch, voted) == [Committed()]
+            committer.trim_marks()
+            times.append(len(opened))
+    checkpoints = list((tmp_path / "table" / "_delta_log").glob("*.checkpoint.parquet"))
+    assert (max(times), sum(times), len(checkpoints)) == (2, 10, 2), f"{times}: 2 for a checkpoint, or after others"
+    assert read(tmp_path) == Counter([*range(9), 70])
+
+
+def test_another_drivers_entry_and_a_table_that_was_made_again_are_seen(tmp_path: Path) -> None:
+    sink = session(tmp_path)
+    epochs(sink, 0, 1)
+    with closing(sink.backend.committer(sink.ctx)) as committer:
+        assert committer.mark() == committer.mark() == Mark("ab", 1, frozenset(["ab"]))
+        epochs(session(tmp_path), 2)
+        assert committer.mark() == Mark("ab", 2, frozenset(["ab"])), "another driver's epoch is seen"
+        shutil.rmtree(tmp_path / "table")
+        assert committer.mark() is None
+        epochs(session(tmp_path), 0, 1)
+        assert committer.mark() == Mark("ab", 1, frozenset(["ab"]))
+        shutil.rmtree(tmp_path / "table")
+        for number in range(3):
+            write_deltalake(tmp_path / "table", rows(number), mode="append")
+        assert committer.mark() is None
 
 
 def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten_ones(tmp_path: Path) -> None:

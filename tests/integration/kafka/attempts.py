@@ -15,7 +15,7 @@ import pyarrow as pa
 from exactsink.contract import Committable, Txn
 from exactsink_kafka.messages import Described
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import Ticket, Transaction, Vote
+from exactsink_kafka.transactions import Marking, Ticket, Transaction, Vote
 from exactsink_kafka.wire import Wire
 from exactsink_kafka.writer import KafkaWriter
 from tests.servers.kafka import Kafka
@@ -34,6 +34,7 @@ class Attempts:
     cluster: str
     job: str
     given: Mapping[str, Any] = field(default_factory=dict)
+    raises: bool = True
 
     def with_(self, **given: Any) -> Attempts:
         return replace(self, given={**self.given, **given})
@@ -45,7 +46,7 @@ class Attempts:
 
     @property
     def ticket(self) -> Ticket:
-        return Ticket.of_round(0, 4, self.cluster)
+        return Ticket.of_round(0, 4, self.cluster, Marking(raises=self.raises))
 
     def txn(self, attempt: int = 0) -> Txn:
         return Txn(self.job, 7, "out", 1, "0123456789abcdef", attempt, attempt)
@@ -85,8 +86,9 @@ class Attempts:
 def attempts_on(bootstrap: str) -> Attempts:
     """Return a job of the caller's own on a cluster."""
     with closing(Wire(KafkaOptions(bootstrap_servers=bootstrap), "exactsink-tests")) as wire:
-        cluster = wire.cluster().id
-    return Attempts(bootstrap, cluster, f"w{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        cluster = wire.cluster()
+    name = f"w{os.getpid()}-{uuid.uuid4().hex[:8]}"
+    return Attempts(bootstrap, cluster.id, name, raises=cluster.raises)
 
 
 def rows(*pairs: tuple[Any, Any], **columns: pa.Array) -> pa.RecordBatch:

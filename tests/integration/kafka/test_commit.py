@@ -72,7 +72,9 @@ def test_an_epoch_is_opened_with_another_round_of_ids_each_time_and_not_without_
     committer.close()
     assert [ticket.round for ticket in tickets] == [0, 1, 2, 0]
     assert {(ticket.ids, ticket.cluster) for ticket in tickets} == {(4, participants.wire.cluster().id)}
-    assert {(ticket.marking.joins, ticket.marking.keeper) for ticket in tickets} == {(True, 1)}
+    assert {(ticket.marking.joins, ticket.marking.keeper) for ticket in tickets} == {
+        (participants.wire.cluster().joins, 1)
+    }
 
     nowhere = KafkaCommitter(participants.options.model_copy(update={"topic": "no-such-topic"}), participants.ctx)
     with pytest.raises(Fatal, match="there is no topic no-such-topic") as refused:

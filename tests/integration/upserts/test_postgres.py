@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pyarrow as pa
@@ -21,6 +22,7 @@ from exactsink.contract import Committed, Fatal, Finding, JobContext, LineageErr
 from exactsink.testing import Session
 from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
+from exactsink_idempotent_upsert.postgres.statements import Statements
 from exactsink_postgres.server import Session as Connection
 from tests.integration.upserts.meaning import (
     COLUMNS,
@@ -270,6 +272,19 @@ def test_an_epoch_is_not_marked_while_a_task_writes_for_it(sink: Sink) -> None:
             mine.commit_marked(1, votes)
         other.rollback()
         voting.result()
+    assert mine.commit_marked(1, votes) == [Committed()]
+
+
+def test_an_error_that_nobody_foresaw_leaves_a_decided_epoch_as_it_is(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.run(f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY)")
+    mine = sink.session({"table": TABLE})
+    votes = mine.prepare(1, [pa.table({"k": [1]})])
+    with monkeypatch.context() as patch:
+        patch.setattr(Statements, "merge", Mock(side_effect=UnicodeDecodeError("utf-8", b"", 0, 1, "planted")))
+        with pytest.raises(Fatal, match=r"planted.* decided .* staged.*\n.* start the job"):
+            mine.commit_marked(1, votes)
     assert mine.commit_marked(1, votes) == [Committed()]
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from exactsink.contract import Committable, Committer, JobContext, Txn, Validator, Writer
 from exactsink.toolkit.sql import quoted
-from exactsink_idempotent_upsert.database import Strategy
+from exactsink_idempotent_upsert.database import STAGED, Strategy, foreseen
 from exactsink_idempotent_upsert.limits import check_order
 from exactsink_idempotent_upsert.postgres.columns import ROW_COLUMN, as_named, choose, judged, numbered, ordered_in
 from exactsink_idempotent_upsert.postgres.questions import PostgresQuestions
@@ -91,6 +91,10 @@ class _UpsertCommitter(pg.StagingCommitter):
         return judged(table, self._table, schema)
 
     def apply_rows(self, session: pg.Session, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]) -> None:
+        with foreseen(f"apply staged rows to table {target}", STAGED, psycopg.Error, pg.Doubt):
+            self._upsert(session, target, waiting)
+
+    def _upsert(self, session: pg.Session, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
         voted = sum(committable.rows for committables in waiting.values() for committable in committables)
         if statements.in_rounds:

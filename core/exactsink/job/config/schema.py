@@ -6,6 +6,7 @@ It takes each file that they take. What hangs on several keys, or on a server, i
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,9 +15,9 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.config.model import NEW_NAME, JobConfig, SinkSection, TransformSection
-from exactsink.job.registry import Registry
+from exactsink.job.registry import Registry, installed_plugins
 
-__all__ = ["job_schema"]
+__all__ = ["job_schema", "schema_text"]
 
 _Schema = dict[str, Any]
 _VARIABLE: _Schema = {"type": "string", "pattern": r"\$\{[^}]+\}"}
@@ -53,6 +54,11 @@ def job_schema(registry: Registry) -> _Schema:
         "not": {"required": ["job", "transform"], "properties": {"job": {"required": ["transform"]}}},
         "$defs": backends,
     }
+
+
+def schema_text() -> str:
+    """Return the schema with the backends that are installed here, as `job.schema.json` holds it."""
+    return json.dumps(job_schema(Registry(installed_plugins())), indent=1, ensure_ascii=False) + "\n"
 
 
 def _sink(name: str, registry: Registry) -> _Schema:

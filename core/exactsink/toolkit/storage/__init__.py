@@ -14,6 +14,7 @@ from exactsink.toolkit.storage.durable import (
     new_folder,
     remove_files,
     replace_file,
+    replace_whole,
     storage_errors,
     sync_folders,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "refused_store",
     "remove_files",
     "replace_file",
+    "replace_whole",
     "s3_pages",
     "storage_errors",
     "store_code",

@@ -39,6 +39,7 @@ __all__ = [
     "new_folder",
     "remove_files",
     "replace_file",
+    "replace_whole",
     "storage_errors",
     "sync_folders",
 ]
@@ -97,6 +98,20 @@ def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> B
         _drop(path)
         raise
     return file
+
+
+def replace_whole(path: AnyPath, text: str) -> None:
+    """Replace a file whole, not synced. Raises OSError."""
+    if isinstance(path, ObjectPath):
+        path.replace(text.encode())
+        return
+    temp = path.with_suffix(f".{secrets.token_hex(16)}.tmp")
+    try:
+        with new_file(temp) as file:
+            file.write(text.encode())
+        temp.replace(path)
+    finally:
+        temp.unlink(missing_ok=True)
 
 
 def _hand_over(handle: int, above: os.stat_result) -> None:

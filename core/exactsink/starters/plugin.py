@@ -9,10 +9,10 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 
-from exactsink.cli.init import write_new
 from exactsink.contract import ConfigError
+from exactsink.starters.job import write_new
 
-__all__ = ["ROADS", "backend_text", "init_plugin"]
+__all__ = ["ROADS", "backend_text", "write_plugin"]
 
 ROADS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -27,7 +27,7 @@ ROADS: Mapping[str, tuple[str, str]] = MappingProxyType(
 """Each road to a backend: the options of its example, and its strategy in a line."""
 
 
-def init_plugin(folder: str, name: str, road: str) -> None:
+def write_plugin(folder: str, name: str, road: str) -> None:
     """Write a plugin's project into a folder. Raises ConfigError when a file stands there already, or for the name."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
@@ -62,7 +62,7 @@ def _folder(road: str) -> str:
 
 def _text(file: str, name: str, road: str) -> str:
     options, summary = ROADS[road]
-    text = files("exactsink.cli").joinpath(f"templates/{file}.txt").read_text(encoding="utf-8")
+    text = files("exactsink.starters").joinpath(f"templates/{file}.txt").read_text(encoding="utf-8")
     classes = "".join(part.capitalize() for part in name.split("_"))
     named = text.replace("exactsink-example", f"exactsink-{name.replace('_', '-')}")
     named = named.replace("Example", classes).replace("example", name)

@@ -1,0 +1,32 @@
+"""The next command behind a command line that could not be read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+__all__ = ["next_command"]
+
+
+def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
+    """Return a command that can be typed, with the job's file in its place if one is known; else the help."""
+    context, given = error.ctx, next((word for word in arguments if word.endswith(".toml")), "")
+    if context is None:
+        return "exactsink --help"
+    path, job = context.command_path, shlex.quote(given or ("job.toml" if Path("job.toml").exists() else ""))
+    if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "job":
+        return f"{path} {job}" if job != "''" else "write a job, then name its file: exactsink init FOLDER"
+    if given and isinstance(context.command, click.Group) and context.parent is not None:
+        found = [(name, context.command.get_command(context, name)) for name in context.command.list_commands(context)]
+        takes = [name for name, command in found if command is not None and _job_of(command) == "argument"]
+        return ", or ".join(f"{path} {name} {job}" for name in takes) or f"{path} --help"
+    if given and _job_of(context.command) == "option":
+        return f"{path} --job {job}"
+    return f"{path} --help"
+
+
+def _job_of(command: click.Command) -> str | None:
+    return next((parameter.param_type_name for parameter in command.params if parameter.name == "job"), None)

@@ -1,0 +1,1 @@
+"""What `exactsink init` writes: jobs by their source and targets, and packages of backends by their road."""
