@@ -113,7 +113,8 @@ class SinkTable:
                 older = self._of(json.loads(said))
             if at.parent_snapshot_id == kept["snapshot"]:
                 return self._of(kept)  # expired, and known as a parent
-            cut = at.parent_snapshot_id is not None and at.parent_snapshot_id not in by_id
+            # pyiceberg's expiry takes the parent's id away, others leave it; a table's first snapshot has number 1
+            cut = at.parent_snapshot_id not in by_id and (at.sequence_number or 0) > 1
             if cut and older is None and (head is not None and (head.sequence_number or 0) > kept["sequence"]):
                 return self._of(kept)
             at = by_id.get(at.parent_snapshot_id) if at.parent_snapshot_id is not None else None
