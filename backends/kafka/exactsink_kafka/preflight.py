@@ -95,8 +95,7 @@ def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | N
         yield from checks.topic(there, configs, schema)
     yield from checks.budget()
     of_brokers = [asked.settings("BROKER", str(broker)) for broker in cluster.brokers]
-    if not cluster.raises:
-        yield from checks.late_rows(of_brokers)
+    yield from () if cluster.raises else checks.late_rows(of_brokers)
     allowed = [settings for settings in of_brokers if settings is not None]
     if len(allowed) < len(of_brokers):
         yield checks.unasked("the brokers' settings: how long transactions may live is unknown", "--cluster")
@@ -133,13 +132,14 @@ class Checks:
 
     def late_rows(self, of_brokers: Sequence[Settings | None]) -> Iterator[Finding]:
         """Whether brokers refuse what comes after a transaction's end, where that does not fence its task."""
-        message = "transaction.version is 0, so a transaction's end does not fence its task, "
-        if None in of_brokers:
-            message += f"and {self._fixes.principal} may not ask whether brokers refuse rows that come after it"
-            yield Finding("error", message, self._fixes.allow("DescribeConfigs", "--cluster"))
-        elif any(settings.get(_VERIFIED) != "true" for settings in of_brokers if settings is not None):
+        if any(one is None or one.get(_VERIFIED) != "true" for one in of_brokers):
+            message = (
+                "transaction.version is 0, so a transaction's end does not fence its task, and a broker takes rows "
+            )
             fix = f"{_VERIFIED}=true in every broker's server.properties; or {_UPGRADE}"
-            yield Finding("error", f"{message}and brokers take rows that come after it", fix)
+            if None in of_brokers:
+                fix = self._fixes.allow("DescribeConfigs", "--cluster")
+            yield Finding("error", f"{message}that come after it, or does not say that it refuses them", fix)
 
     def no_topic(self, name: str, error: KafkaError) -> Finding:
         if error.code() in errors.NOT_ALLOWED:

@@ -156,9 +156,10 @@ class PlainClient(Client):
         own = {"delivery.report.only.error": True, "on_delivery": delivered, "error_cb": heard}  # a bool: not the text
         try:
             self._producer = Producer({**settings, **own})
+            return
         except (KafkaException, TypeError, ValueError) as error:
             why = failure_of(error.args[0]).text if isinstance(error, KafkaException) else str(error)
-            raise refused_settings(doing, why) from error
+        raise refused_settings(doing, why, settings.values())  # without a cause, which has the value as well
 
     def metadata(self, seconds: float) -> None:
         """Ask twice.
@@ -251,8 +252,10 @@ class PlainClient(Client):
         return self.failures.cause(failure_of(error.args[0], topic, size), self.hear, self.failed)
 
 
-def refused_settings(doing: str, why: str) -> ConfigError:
-    """Return what librdkafka takes no such settings for."""
+def refused_settings(doing: str, why: str, values: Iterable[str] = ()) -> ConfigError:
+    """Return what librdkafka takes no such settings for. It repeats none of the values: one may be a secret."""
+    for value in sorted(values, key=len, reverse=True):
+        why = why.replace(f'"{value}"', '"..."') if value else why
     fix = "fix `producer` and the connection's options of the sink"
     return ConfigError(f"{doing}: librdkafka refuses the settings", why=why, next=fix)
 
