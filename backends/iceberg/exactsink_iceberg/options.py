@@ -17,7 +17,7 @@ class IcebergOptions(BackendOptions):
     """What a job's file may say of such a sink."""
 
     uri: SecretStr
-    """The SQL catalog's database, as a URL of SQLAlchemy, for example `sqlite:////lake/catalog.db`."""
+    """The SQL catalog's database, a SQLite file that the driver alone opens: `sqlite:////lake/catalog.db`."""
     catalog: str = "default"
     """The catalog's name inside that database."""
     warehouse: str
@@ -32,8 +32,8 @@ class IcebergOptions(BackendOptions):
     @field_validator("uri")
     @classmethod
     def _of_sql(cls, uri: SecretStr) -> SecretStr:
-        if not re.match(r"(sqlite|postgresql)(\+\w+)?:", uri.get_secret_value()):
-            raise ValueError("give the URL of a SQL catalog, sqlite: or postgresql: other catalogs are not proven here")
+        if not re.match(r"sqlite(\+pysqlite)?:///", uri.get_secret_value()):
+            raise ValueError("give the URL of a SQL catalog in a SQLite file: other catalogs are not proven here")
         return uri
 
     @field_validator("table")
