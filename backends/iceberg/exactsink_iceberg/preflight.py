@@ -1,0 +1,97 @@
+"""What preflight finds: a table's columns beside the rows', and what a table asks of its writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table
+
+from exactsink.contract import Finding
+from exactsink_iceberg.partitions import partition_of, partition_types_fit
+
+__all__ = ["misfits", "new_columns", "new_spec", "new_table_problems", "plain", "table_problems"]
+
+
+def table_problems(table: Table) -> Iterator[Finding]:
+    """Find what the table asks for that this writer does not give."""
+    if table.format_version != 2:
+        fix = "write to a table of format version 2"
+        yield Finding("error", f"the table has format version {table.format_version}; pyiceberg can't write it", fix)
+    kind = table.properties.get("write.format.default", "parquet")
+    if kind != "parquet":
+        yield Finding("error", f"the table asks its writers for {kind}", "set write.format.default to parquet")
+    for wrong in partition_types_fit(table.spec(), table.schema()):
+        yield Finding("error", f"this backend does not write the partition {wrong}", "write to another table")
+
+
+def new_columns(schema: pa.Schema) -> Schema:
+    """Return the rows' columns as a new table has them. Raises TypeError or ValueError for what Iceberg lacks."""
+    try:
+        return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
+    except (UnsupportedPyArrowTypeException, ValidationError) as error:
+        raise TypeError(str(error)) from error
+
+
+def new_spec(columns: Schema, partition_by: Sequence[str]) -> PartitionSpec:
+    """Return a new table's partitions. Raises ValueError for a column that is not there."""
+    fields = []
+    for number, text in enumerate(partition_by):
+        name, transform = partition_of(text)
+        source = columns.find_field(name)
+        if not transform.can_transform(source.field_type):
+            raise ValueError(f"{text} can't be made of {source.field_type}")
+        kind = str(transform).partition("[")[0]
+        named = name if kind == "identity" else f"{name}_{kind}"
+        fields.append(PartitionField(source.field_id, 1000 + number, transform, named))
+    return PartitionSpec(*fields)
+
+
+def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterator[Finding]:
+    """Find what a table for these rows can't have."""
+    try:
+        columns = new_columns(schema)
+        wrong = partition_types_fit(new_spec(columns, partition_by), columns)
+    except (TypeError, ValueError) as error:
+        yield Finding("error", f"Iceberg can't have a table for these rows: {error}", "cast or leave out the column")
+        return
+    for partition in wrong:
+        yield Finding("error", f"this backend does not write the partition {partition}", "choose another partition_by")
+
+
+def misfits(schema: pa.Schema, table: Table) -> Iterator[Finding]:
+    """Compare rows with the table's columns."""
+    stand = {field.name: field for field in table.schema().as_arrow()}
+    for field in schema:
+        if field.name not in stand:
+            fix = f"add it, or leave {field.name} out"
+            yield Finding("error", f"the table has no column {field.name}", fix)
+        elif plain(field.type) != plain(kind := stand[field.name].type):
+            yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
+    sources = {table.schema().find_column_name(each.source_id) for each in table.spec().fields}
+    for name, field in stand.items():
+        if name not in schema.names and (name in sources or not field.nullable):
+            yield Finding("error", f"the rows have no column {name}", f"select {name} into this sink")
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type as Iceberg has it: it knows one text, one list, and whole numbers of 32 and of 64 bits."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return pa.int32()
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
+    return kind
