@@ -20,11 +20,12 @@ class IcebergBackend(Backend):
 
     @property
     def strategy(self) -> str:
-        return "append"
+        return "append" if self.options.mode == "append" else "overwrite"
 
     @property
     def target(self) -> str:
-        return f"iceberg:{self.options.warehouse}:{self.options.catalog}:{self.options.table}"
+        branch = "" if self.options.branch == "main" else f":{self.options.branch}"
+        return f"iceberg:{self.options.warehouse}:{self.options.catalog}:{self.options.table}{branch}"
 
     @property
     def traits(self) -> Traits:

@@ -15,9 +15,9 @@ from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink.toolkit.storage import create_file, make_folder
 from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
-from exactsink_iceberg.durable_io import local_path
+from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.tables import SinkTable
-from exactsink_iceberg.writer import votes_of
+from exactsink_iceberg.votes import votes_of
 
 __all__ = ["IcebergTarget", "targets"]
 
@@ -39,13 +39,13 @@ class IcebergTarget(ConformanceTarget):
         table = target.table()
         paths = [task.file.file_path for task in table.scan().plan_files()] if table is not None else []
         target.close()
-        return [pq.read_table(local_path(p), columns=["id"], partitioning=None)["id"].to_pylist() for p in paths]
+        return [pq.read_table(path_at(p), columns=["id"], partitioning=None)["id"].to_pylist() for p in paths]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove files that no snapshot names, as a removal of orphan files does."""
         for committable in committables:
             for voted in votes_of(committable):
-                local_path(voted.path).unlink(missing_ok=True)
+                path_at(voted.path).unlink(missing_ok=True)
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         shutil.rmtree(folder / "lake")
@@ -66,7 +66,7 @@ class IcebergTarget(ConformanceTarget):
         )
 
     def _foreign(self, folder: Path) -> Path:
-        return SinkTable(self._options(folder), "", "").records / "somebody's own"
+        return folder / "lake/_exactsink/default.shop.orders/somebody's own"
 
 
 def targets() -> Mapping[str, ConformanceTarget]:

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 from pyiceberg.io.pyarrow import (
+    _get_parquet_writer_kwargs,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
 )
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
-from exactsink.toolkit.storage import DurableFile, make_folder, new_file, storage_errors, sync_folders
-from exactsink_iceberg.durable_io import local_path
+from exactsink.toolkit.storage import (
+    AnyPath,
+    DurableFile,
+    ObjectFile,
+    ObjectPath,
+    new_file,
+    path_of,
+    storage_errors,
+    sync_folders,
+)
+from exactsink_iceberg.durable_io import new_data_file, path_at
 from exactsink_iceberg.partitions import divided
+from exactsink_iceberg.votes import BOUNDS, NUMBERS, VotedFile, vote
 
-__all__ = ["IcebergWriter", "Ticket", "VotedFile", "answering", "data_file", "remove", "votes_of"]
+__all__ = ["IcebergWriter", "Ticket", "answering", "remove"]
 
 _BUFFERED_BYTES = 64 * 2**20
-_NUMBERS = ("column_sizes", "value_counts", "null_value_counts", "nan_value_counts")
-_BOUNDS = ("lower_bounds", "upper_bounds")
+_ROW_GROUP = "write.parquet.row-group-limit"
 
 
 class Ticket(BaseModel):
-    """What a task knows of the table: no catalog is asked for it."""
+    """A table as a task knows it: no catalog is asked for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     location: str
@@ -45,23 +53,7 @@ class Ticket(BaseModel):
     properties: Mapping[str, str]
     columns: Schema
     spec: PartitionSpec
-
-
-class VotedFile(BaseModel):
-    """A data file as its vote has it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    path: str
-    size: int
-    rows: int
-    spec: int
-    partition: list[bool | int | str | None]
-    numbers: dict[str, dict[str, int]]
-    bounds: dict[str, dict[str, str]]
-    offsets: list[int]
-
-
-_VOTES = TypeAdapter(list[VotedFile])
+    sort: tuple[tuple[str, Literal["ascending", "descending"]], ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,30 +62,25 @@ class _Part:
 
     path: str
     values: tuple[Any, ...]
-    file: DurableFile
+    file: DurableFile | ObjectFile
     parquet: pq.ParquetWriter
     footer: list[pq.FileMetaData]
     waiting: list[pa.Table]
 
-    def flush(self) -> None:
-        if self.waiting:
-            self.parquet.write_table(pa.concat_tables(self.waiting))
-            self.waiting.clear()
-
 
 class IcebergWriter(Writer):
-    """A task attempt's files, where the table's layout has them, and a record of each, by which a sweep finds it."""
+    """A task attempt's files, where the table's layout has them, and records of them, by which a sweep finds them."""
 
     def __init__(self, txn: Txn, ticket: Ticket) -> None:
         self._txn, self._ticket = txn, ticket
-        self._records = Path(ticket.records)
+        self._records = path_of(ticket.records)
         self._columns = ticket.columns.as_arrow()
         self._places = load_location_provider(ticket.location, dict(ticket.properties))
         self._parts: dict[tuple[Any, ...], _Part] = {}
-        self._rows = self._waiting_bytes = 0
+        self._rows = self._waiting_bytes = self._recorded = 0
         with answering(self._records):
             try:
-                new_file(self._records / txn.id).close()  # first: no file of ours is without it
+                self._record(txn.id, "")  # first: no file of ours is without it
             except FileNotFoundError:
                 why, fix = "the driver made it", "set warehouse to a folder that the driver and all executors share"
                 raise Fatal(f"{self._records} does not exist on this executor", why=why, next=fix) from None
@@ -104,8 +91,10 @@ class IcebergWriter(Writer):
         except ValueError as error:
             fix = "cast or filter such rows in the query"
             raise Fatal(f"sink {self._txn.sink}: the table can't take a row", why=str(error), next=fix) from error
-        for values, part in divided(rows, self._ticket.spec, self._ticket.columns):
-            self._part(values).waiting.append(part)
+        parts = list(divided(rows, self._ticket.spec, self._ticket.columns))
+        self._begin([values for values, _ in parts if values not in self._parts])
+        for values, part in parts:
+            self._parts[values].waiting.append(part)
         self._rows += rows.num_rows
         self._waiting_bytes += rows.nbytes
         if self._waiting_bytes >= _BUFFERED_BYTES:
@@ -117,12 +106,11 @@ class IcebergWriter(Writer):
         with answering(self._records):
             for part in self._parts.values():
                 part.parquet.close()
-                size, _ = part.file.seal()
-                voted.append(self._voted(part, size))
-            sync_folders({self._records, *(local_path(part.path).parent for part in self._parts.values())})
+                voted.append(self._voted(part, *part.file.seal()))
+            sync_folders([self._records, *(path_at(part.path).parent for part in self._parts.values())])
             if not (self._records / self._txn.id).exists():
                 raise Retryable(f"{self._txn.id} was swept", next="start the job again: its driver is not the newest")
-        return Committable(self._txn, self._rows, _VOTES.dump_json(voted))
+        return Committable(self._txn, self._rows, vote(voted))
 
     def abort(self) -> None:
         with answering(self._records):
@@ -132,30 +120,47 @@ class IcebergWriter(Writer):
                 part.file.close()
             remove(self._records, self._txn.id)
 
-    def _part(self, values: tuple[Any, ...]) -> _Part:
-        if values not in self._parts:
-            number, spec = len(self._parts), self._ticket.spec
-            name = f"{self._txn.id}.{number}.parquet"
-            path = self._places.new_data_location(name, _Placed(spec, self._ticket.columns, values) if values else None)
-            footer = list[pq.FileMetaData]()
-            with answering(self._records):
-                file_record = new_file(self._records / f"{self._txn.id}.{number}")
-                with file_record:
-                    file_record.write(path.encode())
-                make_folder(local_path(path).parent)
-                file = DurableFile(local_path(path))
+    def _begin(self, partitions: Sequence[tuple[Any, ...]]) -> None:
+        """Begin a file for each of these partitions; the record that names them comes first."""
+        if not partitions:
+            return
+        spec, columns, first = self._ticket.spec, self._ticket.columns, len(self._parts)
+        paths = [
+            self._places.new_data_location(
+                f"{self._txn.id}.{first + number}.parquet", _Placed(spec, columns, values) if values else None
+            )
+            for number, values in enumerate(partitions)
+        ]
+        with answering(self._records):
+            self._record(f"{self._txn.id}.{self._recorded}", "\n".join(paths))
+            self._recorded += 1
+            settings = _get_parquet_writer_kwargs(dict(self._ticket.properties))
+            for path, values in zip(paths, partitions, strict=True):
+                footer, file = list[pq.FileMetaData](), new_data_file(path_at(path))
                 out = pa.PythonFile(file, mode="w")
-                parquet = pq.ParquetWriter(out, self._columns, metadata_collector=footer, compression="zstd")
-            self._parts[values] = _Part(path, values, file, parquet, footer, [])
-        return self._parts[values]
+                parquet = pq.ParquetWriter(out, self._columns, metadata_collector=footer, **settings)
+                self._parts[values] = _Part(path, values, file, parquet, footer, [])
+
+    def _record(self, name: str, text: str) -> None:
+        path = self._records / name
+        if isinstance(path, ObjectPath):
+            path.create(text.encode())
+            return
+        with new_file(path) as file:
+            file.write(text.encode())
 
     def _flush(self) -> None:
+        group = int(self._ticket.properties.get(_ROW_GROUP, 2**20))
         with answering(self._records):
             for part in self._parts.values():
-                part.flush()
+                if part.waiting:
+                    rows = pa.concat_tables(part.waiting)
+                    rows = rows.sort_by([*self._ticket.sort]) if self._ticket.sort else rows
+                    part.parquet.write_table(rows, row_group_size=group)
+                    part.waiting.clear()
         self._waiting_bytes = 0
 
-    def _voted(self, part: _Part, size: int) -> VotedFile:
+    def _voted(self, part: _Part, size: int, sha256: str) -> VotedFile:
         columns = self._ticket.columns
         known = data_file_statistics_from_parquet_metadata(
             part.footer[0],
@@ -166,11 +171,12 @@ class IcebergWriter(Writer):
             path=part.path,
             size=size,
             rows=part.footer[0].num_rows,
+            sha256=sha256,
             spec=self._ticket.spec.spec_id,
             partition=list(part.values),
-            numbers={name: {str(place): n for place, n in known[name].items()} for name in _NUMBERS},
+            numbers={name: {str(place): n for place, n in known[name].items()} for name in NUMBERS},
             bounds={
-                name: {str(place): base64.b64encode(b).decode() for place, b in known[name].items()} for name in _BOUNDS
+                name: {str(place): base64.b64encode(b).decode() for place, b in known[name].items()} for name in BOUNDS
             },
             offsets=list(known["split_offsets"] or ()),
         )
@@ -188,53 +194,29 @@ class _Placed(PartitionKey):
         return Record(*(pair.value for pair in self.field_values))
 
 
-def answering(records: Path) -> AbstractContextManager[None]:
-    """Raise an OSError of the block as Retryable."""
+def answering(records: AnyPath) -> AbstractContextManager[None]:
+    """Raise an OSError of the block as Retryable, or as Fatal where a store refuses whoever asks."""
     return storage_errors(records, f"the warehouse of {records} can't be used")
 
 
-def votes_of(committable: Committable) -> list[VotedFile]:
-    """Read a vote's files. Raises Fatal for what is none."""
-    try:
-        return _VOTES.validate_json(committable.payload)
-    except ValueError as error:
-        what = f"the vote of {committable.ref} can't be read"
-        raise Fatal(what, why=f"{type(error).__name__}", next="start the job with the release that wrote it") from None
+def remove(records: AnyPath, id: str) -> None:
+    """Remove a participant's files, the last record's first so that no gap comes up, and then its record. Idempotent.
 
-
-def data_file(voted: VotedFile) -> DataFile:
-    """Make what a manifest says of a file."""
-    numbers = {name: {int(place): n for place, n in voted.numbers[name].items()} for name in _NUMBERS}
-    bounds = {name: {int(place): base64.b64decode(b) for place, b in voted.bounds[name].items()} for name in _BOUNDS}
-    known: dict[str, Any] = {**numbers, **bounds}
-    made: DataFile = DataFile.from_args(
-        content=DataFileContent.DATA,
-        file_path=voted.path,
-        file_format=FileFormat.PARQUET,
-        partition=Record(*voted.partition),
-        record_count=voted.rows,
-        file_size_in_bytes=voted.size,
-        split_offsets=voted.offsets or None,
-        sort_order_id=None,
-        equality_ids=None,
-        key_metadata=None,
-        spec_id=voted.spec,
-        **known,
-    )
-    return made
-
-
-def remove(records: Path, id: str) -> None:
-    """Remove a participant's files, the last one first so that no gap comes up, and then its record. Idempotent."""
-    named = list[Path]()
+    A writer that was killed inside a large object leaves its upload.
+    """
+    named = list[AnyPath]()
     for number in count():
         record = records / f"{id}.{number}"
         if not record.exists():
             break
         named.append(record)
     for record in reversed(named):
-        if path := record.read_text():
-            local_path(path).unlink(missing_ok=True)
+        for path in map(path_at, filter(None, record.read_text().split("\n"))):
+            if isinstance(path, ObjectPath):
+                for upload in path.parent.uploads():
+                    if upload.name == path.name:
+                        path.parent.abort_below(upload)
+            path.unlink(missing_ok=True)
         record.unlink(missing_ok=True)
     (records / id).unlink(missing_ok=True)
 

@@ -37,7 +37,7 @@ def epoch(number: int) -> Marker:
 
 def put(target: SinkTable, *numbers: int) -> None:
     for number in numbers:
-        assert target.append(target.standing(), epoch(number), []) == ""
+        assert target.put(target.standing(), epoch(number), []) == ""
 
 
 def shown(target: SinkTable) -> int:
@@ -74,7 +74,7 @@ def test_a_table_that_was_made_again_has_the_birth_alone(target: SinkTable) -> N
 def test_another_writer_in_between_refuses_the_snapshot(target: SinkTable) -> None:
     read = target.standing()
     target.standing().append(pa.table({"id": [1], "kind": ["k"]}, schema=ROWS))
-    assert "branch main" in target.append(read, epoch(1), [])
+    assert "branch main" in target.put(read, epoch(1), [])
     assert shown(target) == -1
     assert target.standing().scan().count() == 1
 
@@ -90,7 +90,7 @@ def test_a_lost_answer_leaves_the_table_readable_with_the_mark(
         raise error
 
     monkeypatch.setattr(target.catalog, "commit_table", lost)
-    assert str(error) in target.append(target.standing(), epoch(1), [])
+    assert str(error) in target.put(target.standing(), epoch(1), [])
     monkeypatch.undo()
     assert shown(target) == 1
     assert target.standing().scan().count() == 0
