@@ -23,7 +23,7 @@ __all__ = ["misfits", "new_columns", "new_spec", "new_table_problems", "plain", 
 _MANY_SNAPSHOTS = 300
 _DAY = 86_400
 _ORPHANS_KEPT = 3 * _DAY
-"""The age from which Iceberg's `remove_orphan_files` deletes files, unless it is told another."""
+"""The age from which Iceberg's `remove_orphan_files` deletes files by default."""
 _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
