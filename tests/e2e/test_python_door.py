@@ -51,7 +51,7 @@ def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(job: Job, rows: Data
     other = {"name": "orders", "checkpoint": str(tmp_path / "other")}
     again = Job.from_dict({"job": other, "sinks": {"lake": lake}})
     for beside in (job, again):
-        with pytest.raises(ConfigError, match="a query of job orders runs in this session already") as refused:
+        with pytest.raises(ConfigError, match="a query of job orders runs in this program already") as refused:
             beside.start(rows)
         assert "stop()" in refused.value.next
     assert query.isActive

@@ -10,6 +10,7 @@ from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import tomli_w
 from py4j.protocol import Py4JJavaError
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from exactsink.job.config.options import JobOptions
 
 __all__ = ["Job"]
+
+_STARTED: WeakValueDictionary[str, Query] = WeakValueDictionary()
+"""The last query of each job of this process, by the job's folder."""
 
 
 class Job:
@@ -154,6 +158,7 @@ class Job:
             self.end_query()
             self._epochs = Epochs(self.config, self.sinks, self.events, route, found.passes)
             self._query = Query(self._started(self._epochs, frame), self._epochs, self.sinks, self.events)
+            _STARTED[str(self.config.history)] = self._query
             return self._query
 
     def foreach_batch(self, route: Route | None = None, *batch: object) -> Epochs:
@@ -263,10 +268,11 @@ class Job:
 
     def _refuse_second(self, frame: DataFrame) -> None:
         """Refuse to start beside a query of this name that runs: a claim would fence it. Raises ConfigError."""
-        name = self.config.job.name
-        if any(query.name == name for query in frame.sparkSession.streams.active):
+        name, query = self.config.job.name, _STARTED.get(str(self.config.history))
+        here = query is not None and query.isActive  # in another session of this process, perhaps
+        if here or any(query.name == name for query in frame.sparkSession.streams.active):
             raise ConfigError(
-                f"a query of job {name} runs in this session already",
+                f"a query of job {name} runs in this program already",
                 why="a second start would take the job from it, and both would end",
                 next="end it with its stop(), then start: "
                 f"`[q.stop() for q in spark.streams.active if q.name == {name!r}]` where its variable is gone",

@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 import exactsink
 from exactsink.contract import ExactsinkError, PreflightError
 from exactsink.job.config import JobConfig
+from exactsink.job.side_by_side import found_together
 from exactsink.operate.preflight import (
     Found,
     ask_sink,
     column_refusals,
-    found_together,
     look_at_journal,
     promise_refusals,
 )
