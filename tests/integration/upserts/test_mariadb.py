@@ -122,41 +122,6 @@ def test_what_a_column_would_cut_or_refuse_is_no_vote(here: Here, tmp_path: Path
     assert sink.listed() == []
 
 
-MADE = {
-    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT) ENGINE=MyISAM": "has no transactions",
-    "t (id BIGINT, v TEXT, o BIGINT)": "no PRIMARY KEY or UNIQUE index",
-    "t (id BIGINT PRIMARY KEY, v TEXT)": "has no column o",
-    "t (id BIGINT PRIMARY KEY, v INT, o BIGINT)": "would be cut, rounded or refused",
-    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT, n INT NOT NULL)": "NOT NULL without a default",
-    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT AS (id + 1))": "and generated",
-}
-
-
-@pytest.mark.parametrize("made", MADE)
-def test_a_table_that_is_refused(here: Here, tmp_path: Path, made: str) -> None:
-    here.sql(f"CREATE TABLE {made}")
-    sink = here.sink(tmp_path, create=False)
-    (found,) = sink.check()
-    assert (found.severity, MADE[made] in found.message) == ("error", True), found
-    if found.fix.endswith(";"):
-        here.sql(found.fix)
-        assert sink.check() == []
-        assert sink.run(1, [(1, "a")]) == [Committed()]
-
-
-def test_what_may_refuse_a_row_after_the_decision_is_a_warning(here: Here, tmp_path: Path) -> None:
-    here.sql(
-        "CREATE TABLE other (id BIGINT PRIMARY KEY)",
-        "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9), o BIGINT, CONSTRAINT odd CHECK (o <> 1),"
-        " CONSTRAINT away FOREIGN KEY (o) REFERENCES other (id))",
-        "CREATE TRIGGER looks BEFORE INSERT ON t FOR EACH ROW SET @seen = 1",
-    )
-    found = here.sink(tmp_path, create=False).check()
-    assert {finding.severity for finding in found} == {"warning"}
-    said = sorted(" ".join(finding.message.split()[:3]) for finding in found)
-    assert said == ["CHECK odd of", "FOREIGN KEY away", "trigger looks of"]
-
-
 def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(here: Here, tmp_path: Path) -> None:
     here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9) UNIQUE, o BIGINT)")
     sink = here.sink(tmp_path, create=False)

@@ -187,16 +187,6 @@ def test_rows_that_the_table_refuses_are_refused_before_the_decision(sink: Sink)
     assert sink.run(f"SELECT * FROM {TABLE}") == []
 
 
-def test_check_names_what_an_upsert_needs_and_what_is_checked_too_late(sink: Sink) -> None:
-    sink.run(f"CREATE TABLE {TABLE} (k bigint, v text UNIQUE)")
-    [error] = _found(sink, "error")
-    assert "no unique index is over the keys k" in error.message
-    sink.run(error.fix)
-    assert _found(sink, "error") == []
-    [warning] = _found(sink, "warning")
-    assert "unique index t_v_key is checked only when a decided epoch is applied" in warning.message
-
-
 def _found(sink: Sink, severity: str, **given: Any) -> list[Finding]:
     with closing(sink.backend(**given).committer(JobContext("j", "out", "", 1, "l1"))) as committer:
         return [finding for finding in committer.check(_ROWS, 1) if finding.severity == severity]
