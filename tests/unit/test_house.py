@@ -36,7 +36,8 @@ MOST_LINES = {"delta": 690, "files": 2147, "idempotent_upsert": 3300, "kafka": 3
 MOST_PREFLIGHT_LINES = {"delta": 110, "files": 400, "idempotent_upsert": 981, "kafka": 408, "postgres": 450}
 MOST_LINES_OF_A_FILE = 400
 # what is added takes as much away; 985 came with watch, delta, init, Kafka before 4.0, and columns that change
-MOST_LINES_OF_TESTS = 50_460
+# servers in more than one version: their releases, their matrix, and what PostgreSQL 18 has: 440
+MOST_LINES_OF_TESTS = 50_900
 _TARGETS = ("bench.py", "conformance.py", "targets.py")
 PREFLIGHT = ("preflight", "connect", "questions")
 OLD_WORDS = {
