@@ -14,7 +14,6 @@ import pymysql
 import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
-from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import DELETED, GUARD
 from tests.integration.upserts.meaning import Case, Target, cases, check, check_later, later_columns, target
 from tests.servers.mariadb import MariaDB
@@ -133,13 +132,6 @@ def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(her
     assert here.sql("SELECT id, v FROM t ORDER BY id") == [(1, "c"), (2, "b")]
 
 
-def test_keys_are_equal_as_the_table_has_it(here: Here, tmp_path: Path) -> None:
-    here.sql("CREATE TABLE t (v VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, o BIGINT)")
-    sink = here.sink(tmp_path, create=False, keys=("v",), set={"o": "t.o + excluded.o"}, exclude=("id",))
-    assert sink.run(1, [(1, "a", 1), (2, "A", 2), (3, "ä ", 4)], [(4, "Ä", 8)]) == [Committed()] * 2
-    assert here.sql("SELECT * FROM t") == [("a", 15)]
-
-
 @pytest.mark.parametrize("given", [{}, {"version": "o"}, {"set": {"o": "t.o + excluded.o"}}], ids=str)
 def test_rows_that_turn_between_deletes_and_upserts_take_few_statements(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: Mapping[str, Any]
@@ -256,22 +248,9 @@ def test_expressions_see_the_row_as_it_was(here: Here, tmp_path: Path) -> None:
     assert (circle.severity, "in a circle" in circle.message) == ("error", True)
 
 
-def test_a_session_that_is_ended_is_worth_another_try(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_answer_is_lost_counts_once(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = here.sink(tmp_path, set={"o": "t.o + excluded.o"})
     votes = sink.vote(1, [(1, "a", 1), (1, "a", 1)])
-    with monkeypatch.context() as patch:
-        store = mysql._Session.store
-
-        def killed(self: Any, marker: Any) -> None:
-            here.server.execute(f"KILL {self._connection.thread_id()}")
-            store(self, marker)
-
-        patch.setattr(mysql._Session, "store", killed)
-        with pytest.raises(Retryable):
-            sink.commit(1, votes)
-    assert here.sql("SELECT * FROM t") == []
     with monkeypatch.context() as patch:
         commit = pymysql.Connection.commit
 

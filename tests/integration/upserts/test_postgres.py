@@ -310,19 +310,6 @@ def test_votes_of_an_earlier_release_are_marked_by_this_one(sink: Sink) -> None:
     assert mine.listed() == []
 
 
-def test_a_row_that_is_refused_or_dropped_takes_its_task_with_it(sink: Sink) -> None:
-    sink.run(_GUARDED.replace("bigint PRIMARY KEY", "bigint UNIQUE"))
-    mine = _direct(sink)
-    with pytest.raises(Fatal, match=f"{sink.schema}.t, column k"):
-        mine.prepare(1, [_rows((1, "a"), (None, "b"))])
-    drop = "CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-    when = f"BEFORE INSERT ON {TABLE} FOR EACH ROW WHEN (NEW.k = 2) EXECUTE FUNCTION drops()"
-    sink.run(f"{drop}; CREATE TRIGGER drops {when}")
-    with pytest.raises(Fatal, match="it took 1 of 2 rows"):
-        mine.prepare(1, [_rows((1, "a"), (2, "b"))])
-    assert sink.run(f"SELECT * FROM {TABLE}") == []
-
-
 def test_check_names_the_other_table_of_a_foreign_key(sink: Sink) -> None:
     sink.run(f"CREATE TABLE kinds (v text PRIMARY KEY); {_GUARDED.replace('v text', 'v text REFERENCES kinds')}")
     sink.run(f"CREATE TABLE lines (k bigint REFERENCES {TABLE})")

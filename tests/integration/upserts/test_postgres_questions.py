@@ -87,7 +87,7 @@ def _flagged(rows: pa.Table, mode: str, event: str) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    "given", [{"version": "n"}, {"update_columns": ("v",), "version": "n"}, {"mode": "insert_if_absent"}]
+    "given", [{}, {"version": "n"}, {"update_columns": ("v",), "version": "n"}, {"mode": "insert_if_absent"}]
 )
 def test_a_row_that_a_trigger_drops_takes_its_task_with_it_in_every_mode(sink: Sink, given: dict[str, Any]) -> None:
     sink.run(f"{_TABLE}; {_GUARD}; {_THERE}; {_drops('INSERT', 'WHEN (NEW.k = 2)')}")

@@ -11,7 +11,7 @@ import pytest
 from exactsink.contract import Committed, Retryable
 from tests.integration.upserts.meaning import TABLE
 from tests.integration.upserts.test_postgres import _GUARDED, Sink, _rows, _task, upserts
-from tests.servers.postgres import PostgresServer, own_postgres, programs
+from tests.servers.postgres import PostgresServer, client, own_postgres
 from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -63,7 +63,7 @@ def test_a_dump_of_a_standby_is_canceled_unless_it_leaves_the_staging_tables_out
     mine = sink.session({})
     assert mine.commit_marked(1, mine.prepare(1, [_rows((1, "a"))])) == [Committed()]
     wait_until(lambda: primary.execute(_REPLAYED) == [(True,)], "the standby to have the first epoch")
-    command = [programs() / "pg_dump", "--dbname", copy.conninfo(), *without]
+    command = [client("pg_dump"), "--dbname", copy.conninfo(), *without]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as dump:
         wait_until(lambda: bool(copy.execute(_COPYING)), "the dump to wait for its reader")
         assert mine.commit_marked(2, mine.prepare(2, [_rows((2, "b"))])) == [Committed()]
