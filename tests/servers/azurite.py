@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
@@ -104,6 +106,10 @@ def own_azurite() -> AbstractContextManager[AzuriteServer]:
 @contextmanager
 def shared_azurite(basetemp: Path) -> Iterator[Azurite]:
     """Return the server that all workers of a test run share; `basetemp` is pytest's."""
+    try:
+        _installed()
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"Azurite can't be installed: {error}")
     with shared(basetemp, "azurite", __name__) as address:
         folder, port = address.split("\n")
         yield Azurite(Path(folder), int(port))

@@ -41,7 +41,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "is not proven here": [{"path": "hdfs:/x"}],
     "never a password": [{"path": "sftp://me:secret@host/x"}, {"path": "sftp:///x"}],
     "whole path": [{"path": "sftp://host"}, {"path": "ssh://host/a/../b"}],
-    "gs: is not proven here": [{"path": "gs://bucket/x"}],
+    "write gs://bucket/path": [{"path": "gs://me@bucket/x"}],
     "write abfss://container@": [{"path": "abfss://box@acc:ount/x"}, {"path": "az:///x"}],
     "write s3://bucket/path": [{"path": "s3:///x"}, {"path": "s3a://key:secret@bucket/x"}],
     "an empty name": [{"path": "s3://bucket/x//y"}, {"path": "s3://bucket/../y"}],

@@ -33,6 +33,7 @@ __all__ = ["FilesBackend", "FilesOptions", "store_of"]
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
 _BUCKETS = {
     "s3": (r"[^@:?#\s]+", "s3://bucket/path"),
+    "gs": (r"[^@:?#\s]+", "gs://bucket/path"),
     "abfs": (
         r"[^@:?#\s]+(@[^@:?#\s]+)?",
         "abfss://container@account.dfs.core.windows.net/path, or az://container/path",
@@ -49,8 +50,8 @@ class FilesOptions(TabularOptions):
     """
 
     path: str
-    """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `az://container/path`,
-    `abfss://container@account.dfs.core.windows.net/path`, or `sftp://user@host:port/path`."""
+    """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
+    `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, or `sftp://user@host:port/path`."""
     on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
     """Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
     `allow`: any. Other epochs are refused before their first row."""
@@ -131,7 +132,11 @@ def store_of(root: ObjectPath) -> Store:
     """Return the calls of a target in an object store."""
     if root.scheme == "s3":
         return S3(root)
-    from exactsink_files.azure import Azure  # its library is installed where its paths are used
+    if root.scheme == "gs":  # a library is installed where its paths are used
+        from exactsink_files.gcs import Gcs
+
+        return Gcs(root)
+    from exactsink_files.azure import Azure
 
     return Azure(root)
 

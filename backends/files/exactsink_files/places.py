@@ -197,7 +197,7 @@ def explained(root: str) -> Iterator[None]:
     except OSError as error:
         what = f"the target can't be written: {error.filename or root}"
         why = error.strerror or str(error)
-        in_store = root.startswith(("s3:", "abfs:"))
+        in_store = root.startswith(("s3:", "abfs:", "gs:"))
         if fix := remedy(error, root, _STORE_REMEDIES if in_store else _REMEDIES):
             raise Fatal(what, why=why, next=fix) from error
         raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error

@@ -112,7 +112,7 @@ class Uploads(FilePlace):
     def remove(self, txns: Sequence[Txn]) -> None:
         """Abort all uploads of these participants: those on their lists, then those that the store lists."""
         ids = {txn.id for txn in txns}
-        records = [self._own.key(record_name(name)) for name in sorted(ids)]
+        records = [self._own.key(record_name(name)) for name in sorted(ids) if self._store.notes != "none"]
         noted = {pair for found in in_parallel(self._noted, records) for pair in found if _txn_name(pair[0]) in ids}
         unfinished = self._store.unfinished(everywhere=True)
         listed = {(upload.name, upload.upload_id) for upload in unfinished if _txn_name(upload.name) in ids}
@@ -127,7 +127,8 @@ class Uploads(FilePlace):
         Where the store finds none below the root, a committer looks once at all that the bucket has.
         """
         begun: dict[Txn, float] = {}
-        records = self._own.objects(self._own.key(f"{ctx.job}.{ctx.sink}."))
+        begins = self._own.key(f"{ctx.job}.{ctx.sink}.")
+        records = self._own.objects(begins) if self._store.notes != "none" else ()
         known = [(key.rpartition("/")[2].removesuffix(_RECORD), when) for key, when in records if key.endswith(_RECORD)]
         listed = self._store.unfinished(everywhere=not self._all_listed)
         self._all_listed = True

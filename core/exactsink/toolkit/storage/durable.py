@@ -75,7 +75,7 @@ def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
     if isinstance(error, PermissionError):
         return (
             Fatal,
-            "give the process credentials that may read, list, write and delete there (AWS_*, AZURE_STORAGE_*, a role)",
+            "give the process credentials that may read, list, write and delete there (AWS_*, AZURE_*, GOOGLE_*, role)",
         )
     if error.errno == errno.ENODEV:
         return Fatal, "make the bucket, or correct the URL"

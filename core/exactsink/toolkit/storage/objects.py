@@ -32,7 +32,11 @@ _SCHEMES = {
     **dict.fromkeys(("az", "abfss", "wasb", "wasbs"), "abfs"),
 }
 """Hadoop's names of stores, and fsspec's."""
-_INSTALL = {"s3": "pip install 'exactsink[s3]'", "abfs": "pip install 'exactsink[azure]'"}
+_INSTALL = {
+    "s3": "pip install 'exactsink[s3]'",
+    "abfs": "pip install 'exactsink[azure]'",
+    "gs": "pip install 'exactsink[gcs]'",
+}
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
 _READ_AHEAD = 8 * 2**20
 
@@ -221,6 +225,10 @@ def _kind(scheme: str) -> Any:
         from exactsink.toolkit.storage.azure_files import AzureFiles
 
         return AzureFiles
+    if scheme == "gs":
+        from exactsink.toolkit.storage.gcs_files import GcsFiles
+
+        return GcsFiles
     from fsspec import get_filesystem_class
 
     return get_filesystem_class(scheme)
