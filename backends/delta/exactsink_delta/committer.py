@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ from exactsink.contract import (
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
+    file_names,
     file_times,
     make_folder,
     path_of,
@@ -72,11 +74,15 @@ class DeltaCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
             yield from self._store_problems()
+            if isinstance(self._root, Path) and self._root.is_file():
+                yield Finding("error", f"{self._root} is not a folder", "move it away, or set path to another folder")
+                return
             table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
                 yield from misfits(schema, table, adds=self._adds)
             elif self._options.create:
+                yield from self._stray_problems()
                 yield from new_table_problems(schema, self._options.partition_by)
             else:
                 yield Finding("error", f"{self._root} is no Delta table", _NO_TABLE)
@@ -219,6 +225,13 @@ class DeltaCommitter(Committer):
         """Try what the log needs of a store: a create that fails if the object exists."""
         fix = "use a store that has conditional writes"
         return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
+
+    def _stray_problems(self) -> Iterable[Finding]:
+        """Find files of others where a table is to be made: its VACUUM would delete them."""
+        with suppress(FileNotFoundError):
+            if stray := [name for name in file_names(self._root) if not name.startswith(("_", "."))]:
+                message = f"{self._root} is no Delta table, and VACUUM would delete what is there: {min(stray)}"
+                yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
     def _check(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
