@@ -196,7 +196,7 @@ class IcebergCommitter(Committer):
         return self._options.on_schema_change == "add_columns"
 
     def _sink_problems(self) -> Iterator[Finding]:
-        yield from sink_problems(self._options, self._ctx.longest_pause_seconds)
+        yield from sink_problems(self._options)
         if isinstance(self._target.root, ObjectPath):
             yield from store_findings(self._target.root, "the records", "use a store that has conditional writes")
 
