@@ -57,7 +57,8 @@ from exactsink_iceberg.writer import Ticket, answering, remove
 
 __all__ = ["IcebergCommitter"]
 
-_TRIES = 20
+_TRIES = 100
+"""How often other writers may be faster: each try takes some 10 ms."""
 
 
 class IcebergCommitter(Committer):

@@ -35,11 +35,6 @@ from tests.integration.iceberg.lake import KEY, Lake, epochs, interrupted, rows
 HEAD = Mark("ab", 1, frozenset(["ab"]))
 
 
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    return Lake(tmp_path)
-
-
 def expire(table: Table) -> None:
     table.maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
 
