@@ -11,6 +11,7 @@ from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Ru
 from exactsink.testing.scenarios import matrix
 from exactsink_delta.conformance import targets as delta_targets
 from exactsink_files.conformance import targets as files_targets
+from exactsink_iceberg.conformance import targets as iceberg_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
 from exactsink_idempotent_upsert.postgres.targets import kit_targets as upsert_targets_on
@@ -101,6 +102,16 @@ class TestDelta(ConformanceSuite):
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         return delta_targets()["partitioned"]
+
+
+class TestIceberg(ConformanceSuite):
+    """One snapshot for all participants, put there by the catalog."""
+
+    test_conformance = chosen({"killed-inside-commit", "stalled-inside-commit", "commits-at-once", "one-vote-lost"})
+
+    @pytest.fixture
+    def target(self) -> ConformanceTarget:
+        return iceberg_targets()["partitioned"]
 
 
 class TestIdempotentUpsert(ConformanceSuite):

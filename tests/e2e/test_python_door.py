@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, udf
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType
 
 from exactsink import Job, Query
@@ -160,20 +161,15 @@ def test_a_mistake_of_a_program_is_refused_before_the_claim(case: str, job: Job,
 
 
 def test_two_columns_of_one_name_are_refused_before_the_first_row(job: Job, rows: DataFrame, tmp_path: Path) -> None:
-    lake = Job(
-        name="twice", checkpoint=tmp_path / "twice", sinks={"lake": {"backend": "files", "path": tmp_path / "l"}}
-    )
+    lake = Job(name="twice", checkpoint=tmp_path / "twice", sinks={"lake": Files(path=tmp_path / "l")})
     with pytest.raises(PreflightError, match="sink lake: the rows have 2 columns id"):
         lake.start(rows.select("id", col("id")))
     assert not (tmp_path / "l").exists()
 
 
 def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows: DataFrame, tmp_path: Path) -> None:
-    sinks = {
-        "a": {"backend": "files", "path": tmp_path / "lake"},
-        "b": {"backend": "files", "path": tmp_path / "lake"},
-        "c": {"backend": "files", "path": tmp_path / "checkpoint/lake"},
-    }
+    places = {"a": tmp_path / "lake", "b": tmp_path / "lake", "c": tmp_path / "checkpoint/lake"}
+    sinks = {name: Files(path=place) for name, place in places.items()}
     made = Job(name="shared", checkpoint=tmp_path / "checkpoint", sinks=sinks, output_mode="update")
     found = {name: [(f.severity, f.message) for f in each] for name, each in made.preflight(rows).findings.items()}
     assert [severity for severity, _ in found["a"]] == ["warning"]
@@ -227,7 +223,5 @@ def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
 
 
 def test_query_has_the_names_of_sparks_own() -> None:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     names = {name for name in dir(StreamingQuery) if not name.startswith("_")}
     assert names <= set(dir(Query))

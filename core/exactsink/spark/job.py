@@ -151,8 +151,13 @@ class Job:
             self._epochs = Epochs(self.config, self.sinks, self.events, route, found.passes)
             return Query(self._epochs.start(frame), self._epochs, self.sinks, self.events)
 
-    def foreach_batch(self, route: Route | None = None) -> Epochs:
-        """Return the function for a hand-made query; it claims the job in its first call of every query run."""
+    def foreach_batch(self, route: Route | None = None, *batch: object) -> Epochs:
+        """Return the function for a hand-made query; it claims the job in its first call of every query run.
+
+        Raises ConfigError for a `batch`: Spark gives one where the parentheses after `job.foreach_batch` are missing.
+        """
+        if batch:
+            raise _called_by_spark("job.foreach_batch")
         with Commands(self.config.file).named():
             refuse_connect("foreach_batch")
             check_stream_guarantee(self.sinks)
@@ -222,6 +227,10 @@ class Job:
         for observer in observers:
             observer.close()
 
+    def __call__(self, *batch: object) -> None:
+        """Raise ConfigError: Spark calls what `foreachBatch` was given, and a job is not that function."""
+        raise _called_by_spark("job")
+
     def __enter__(self) -> Self:
         return self
 
@@ -261,3 +270,11 @@ class Job:
         """Open what `[observe]` asks for, once, before the first event. Raises ConfigError."""
         if not self._observers:
             self._observers = tuple(observers_of(self.config.observe))
+
+
+def _called_by_spark(given: str) -> ConfigError:
+    return ConfigError(
+        f"foreachBatch({given}): Spark gives the batch to what is not exactsink's function",
+        why="job.foreach_batch() returns that function; no row of the batch was written",
+        next="frame.writeStream.foreachBatch(job.foreach_batch()); or job.start(frame), which makes the query",
+    )

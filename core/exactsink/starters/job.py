@@ -17,7 +17,7 @@ _PIECES = files("exactsink.starters").joinpath("templates/job")
 _ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
 DEFAULT_TARGETS = ("files", "upsert")
 SOURCES = ("files", "kafka")
-TARGETS = ("files", "kafka", "postgres", "s3", "upsert")
+TARGETS = ("delta", "files", "kafka", "postgres", "s3", "upsert")
 """Each has a template of its name, `from_NAME.toml.txt` or `to_NAME.toml.txt`."""
 
 
