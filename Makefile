@@ -13,7 +13,7 @@ APT := $(SUDO) apt-get update
 INSTALL := $(SUDO) apt-get install -y --no-install-recommends
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo docs lint check test proof soak matrix browser promtool bench bench-peers bench-faults clean
+.PHONY: help setup demo docs lint check test proof soak matrix matrix-servers browser promtool bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -51,6 +51,10 @@ soak: setup  ## A job of six sinks, killed and its servers restarted for SOAK_MI
 
 matrix: setup  ## Every version of Spark, Python and Java that is here: hours; MATRIX_ARGS=--diagonal, --help
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
+	$(BIN)/python docs/generate.py
+
+matrix-servers: setup  ## Every server in more than one version: hours; MATRIX_ARGS=--help
+	$(BIN)/python -m tests.matrix.servers $(MATRIX_ARGS)
 	$(BIN)/python docs/generate.py
 
 browser: setup  # where the report is looked at; 300 MB, so not part of setup

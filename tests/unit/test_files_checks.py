@@ -111,6 +111,14 @@ def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_folder_of_a_table_is_refused(tmp_path: Path) -> None:
+    for log, name, kind in (("_delta_log", "0.json", "Delta"), ("metadata", "1.metadata.json", "Iceberg")):
+        (tmp_path / kind / log).mkdir(parents=True)
+        assert files(tmp_path / kind).check() == []
+        (tmp_path / kind / log / name).touch()
+        assert f"is a table of {kind}, which deletes files" in files(tmp_path / kind).check()[0].message
+
+
 @pytest.mark.parametrize(
     ("call", "code", "message"),
     [
