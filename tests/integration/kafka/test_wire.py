@@ -154,10 +154,14 @@ def test_a_broker_that_takes_connections_and_answers_nothing_does_not_cost_the_w
 ) -> None:
     monkeypatch.setattr(channel, "ANSWER_SECONDS", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        first = f"127.0.0.1:{silent.getsockname()[1]}"
-        turns = iter([0])
-        monkeypatch.setattr("kafka.net.manager.random.choice", lambda brokers: brokers[next(turns, 1)])
-        options = KafkaOptions(bootstrap_servers=f"{first},{kafka.bootstrap}")
+        port, turns = silent.getsockname()[1], iter([True])
+
+        def choose(brokers: Any) -> Any:
+            first = next(turns, False)
+            return next(broker for broker in brokers if (broker.port == port) == first)
+
+        monkeypatch.setattr("kafka.net.manager.random.choice", choose)
+        options = KafkaOptions(bootstrap_servers=f"127.0.0.1:{port},{kafka.bootstrap}")
         with closing(Wire(options, "test", patience_seconds=60)) as wire:
             assert wire.brokers() == (1,)
     assert next(turns, None) is None, "the silent one was tried first"
