@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import KILLED, Drivers
-from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
+from tests.e2e.jobs import DELTA, PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import SLOTS, Database, gate_of
 from tests.e2e.warm_jvm import WarmJvm
@@ -32,8 +34,8 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
 
     No rule of the start looks at a clock: what has stood prepared for a second is treated as after a week.
     """
-    write_source(tmp_path, 7 * PARTICIPANTS)
-    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks(), source=TWO_FILES)
+    write_source(tmp_path, 9 * PARTICIPANTS)
+    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks() + DELTA, source=TWO_FILES)
     held: list[tuple[str, ...]] = []
 
     def killed(point: str, edge: str, epoch: int | None, first: str | None = None) -> tuple[float, float, int]:
@@ -80,6 +82,8 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
     assert in_kafka() == (6, 0, False)
     assert not (tmp_path / "checkpoint" / "commits" / "5").exists(), "Spark has the batch still to do"
 
+    killed("commit:delta", "before", 6)
+    killed("commit:delta", "after", 7)
     drivers.whole(job, jvm=jvm)
     assert own_database.amiss(tmp_path) == {}
     assert kafka_sink.amiss(tmp_path) == {}
@@ -122,33 +126,45 @@ columns = ["id", "kind", "amount"]
 set = {{{{ times = "{name}.times + 1" }}}}
 {more}
 """
-_STEPS = [("decide", "after"), ("commit:orders", "before"), ("commit:orders", "after"), ("commit:lines", "before")]
-_STEPS += [("commit:lines", "after"), ("complete", "before")]
+_STEPS = [("decide", "after"), ("commit:orders", "before"), ("commit:orders", "after"), ("commit:items", "before")]
+_STEPS += [("commit:items", "after"), ("complete", "before")]
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
 def test_rows_that_name_rows_of_another_sink_come_after_those_whenever_the_driver_is_killed(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, kind: str, request: pytest.FixtureRequest
 ) -> None:
     """The server holds to the foreign key, and counts how often each row was applied."""
-    columns = "id bigint PRIMARY KEY{}, kind text, amount float8, times int DEFAULT 1"
-    database.execute(f"CREATE TABLE orders ({columns.format('')})")
-    database.execute(f"CREATE TABLE lines ({columns.format(' REFERENCES orders')})")
-    url = f"postgresql:///{database.name}?host={database.server.folder}&user=postgres&port={database.server.port}"
-    sinks = [("lines", 'after = "orders"'), ("orders", "")]
+    server = request.getfixturevalue(kind)
+    if kind == "postgres":
+        name = conninfo_to_dict(server.new_database("kills"))["dbname"]
+        url = f"postgresql:///{name}?host={server.folder}&user=postgres&port={server.port}"
+    else:
+        name = server.new_database("kills")
+        url = server.url(name)
+    execute = partial(server.execute, database=name)
+    columns = "id bigint PRIMARY KEY{}, kind varchar(9), amount double precision, times int DEFAULT 1"
+    execute(f"CREATE TABLE orders ({columns.format('')})")
+    execute(f"CREATE TABLE items ({columns.format(' REFERENCES orders (id)')})")
+    sinks = [("items", 'after = "orders"'), ("orders", "")]
     write_source(tmp_path, (len(_STEPS) + 1) * PARTICIPANTS)
     job = write_job(
         tmp_path, "".join(_UPSERTED.format(name=name, url=url, more=more) for name, more in sinks), source=TWO_FILES
     )
+
+    def epochs(table: str) -> float:
+        return int(execute(f"SELECT count(*) FROM {table}")[0][0]) / ROWS_AN_EPOCH
+
     for epoch, (point, edge) in enumerate(_STEPS):
         drivers.killed(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
         done = _STEPS.index((point, edge))
-        assert database.epochs("orders") == epoch + (done >= _STEPS.index(("commit:orders", "after")))
-        assert database.epochs("lines") == epoch + (done >= _STEPS.index(("commit:lines", "after")))
+        assert epochs("orders") == epoch + (done >= _STEPS.index(("commit:orders", "after")))
+        assert epochs("items") == epoch + (done >= _STEPS.index(("commit:items", "after")))
     drivers.whole(job, jvm=jvm)
-    for table in ("orders", "lines"):
-        assert database.epochs(table) == len(_STEPS) + 1
-        assert database.execute(f"SELECT DISTINCT times FROM {table}") == [(1,)]
+    for table in ("orders", "items"):
+        assert epochs(table) == len(_STEPS) + 1
+        assert list(execute(f"SELECT DISTINCT times FROM {table}")) == [(1,)]
 
 
 @pytest.mark.proof
