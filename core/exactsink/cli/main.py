@@ -54,7 +54,9 @@ _LOG = logging.getLogger("exactsink")
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
 @click.option("-v", "--verbose", count=True, help="Log events; twice: protocol points too.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of stderr.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
+)
 def cli(verbose: int, log_format: LogFormat) -> None:
     """Exactly-once output from PySpark to several stores, committed together."""
     start_log(log_format, verbose)
@@ -69,7 +71,7 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 @within(ANSWER_SECONDS)
 @as_json
 def run(job: str, within: float, as_json: bool) -> None:
-    """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
+    """Run a job until its source is exhausted or it is stopped; go on where the last run stopped."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
         _spark_command("run").run(job, stop=stop, answer=answer, within=within)
@@ -77,7 +79,7 @@ def run(job: str, within: float, as_json: bool) -> None:
 
 @cli.command()
 @job_file
-@click.option("--no-spark", is_flag=True, help="Look at what the driver alone can see, within 5 s; list the rest.")
+@click.option("--no-spark", is_flag=True, help="Check only what needs no Spark, within 5 s; list what was not checked.")
 @within(CHECK_SECONDS)
 @as_json
 def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
