@@ -76,7 +76,7 @@ def is_preflight(path: Path) -> bool:
         "contract": 650,
         "protocol": 2925,
         "bench": 1015,
-        "cli": 1705,
+        "cli": 1710,
         "operate": 1867,
         "observe": 902,
         "watch": 400,

@@ -111,7 +111,7 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Try an installed backend under faults, on the targets that its plugin ships.
 
-    What a failed scenario leaves is kept in a new folder below TMPDIR, which the report names.
+    The files of a failed scenario stay in a new folder below TMPDIR, which the report names.
     """
     kit = importlib.import_module("exactsink.cli.conformance")  # no other command needs it
     kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs)
