@@ -13,7 +13,7 @@ APT := $(SUDO) apt-get update
 INSTALL := $(SUDO) apt-get install -y --no-install-recommends
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo docs lint check test proof soak matrix browser promtool bench bench-peers bench-faults clean
+.PHONY: help setup demo docs lint check test proof soak matrix matrix-servers browser promtool bench bench-peers bench-faults clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what can be made
@@ -53,6 +53,10 @@ matrix: setup  ## Every version of Spark, Python and Java that is here: hours; M
 	$(BIN)/python -m tests.matrix $(MATRIX_ARGS)
 	$(BIN)/python docs/generate.py
 
+matrix-servers: setup  ## Every server in more than one version: hours; MATRIX_ARGS=--help
+	$(BIN)/python -m tests.matrix.servers $(MATRIX_ARGS)
+	$(BIN)/python docs/generate.py
+
 browser: setup  # where the report is looked at; 300 MB, so not part of setup
 	@command -v chromium chromium-browser >/dev/null || \
 	  { $(SUDO) apt-get update && $(SUDO) apt-get install -y --no-install-recommends chromium; }
@@ -85,7 +89,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,s3,sftp,idempotent-upsert,mysql,postgres,kafka,delta,iceberg,bench]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,s3,gcs,azure,sftp,idempotent-upsert,mysql,postgres,kafka,delta,iceberg,bench]' --group dev
 	@touch $@
 
 # Servers for tests. PgBouncer, Redis and an SSH server are unpacked by the tests themselves, not installed: Debian's

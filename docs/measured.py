@@ -54,6 +54,14 @@ Arrow's settings; *text files* compares JSON lines and CSV with Spark's own; *st
 *demo* is `make demo`.
 """
 
+_SERVERS = """\
+## Servers
+
+`make matrix-servers` plays these on one machine. *kit* is the conformance kit. *backend* and *upserts* are a backend's
+tests on its real server: types, locks, sweeps, preflight, crashes. *job* kills the driver of a Spark job at the steps
+of an epoch. A version that is not in the table was not played.
+"""
+
 
 def peers_block(found: Mapping[str, Any]) -> str:
     """Return ours beside its peers, from what `make bench-peers` wrote, also where we are behind."""
@@ -149,11 +157,17 @@ def versions_page() -> str:
     found = json.loads(path.read_bytes())
     rows = [row for cell in found["cells"] for row in _cell_rows(cell)]
     columns = ("Spark", "Python", "Java", "part", "tests passed", "what did not pass", "on")
-    servers = ((name, version) for name, version in found["servers"].items())
-    return (
-        f"{text}\n{markdown_table(columns, rows)}\n## Servers\n\nThe tests run against these; where Debian has them, "
-        f"against Debian's.\n\n{markdown_table(('server', 'version'), servers)}"
-    )
+    return f"{text}\n{markdown_table(columns, rows)}\n{_servers()}"
+
+
+def _servers() -> str:
+    """Return which versions of servers were played, and which were not."""
+    found = json.loads((FIGURES / "servers.json").read_bytes())
+    names = ("server", "version", "part", "passed")
+    rows = [(*(str(one[name]) for name in names), _amiss(one), one["at"]) for one in found["parts"]]
+    columns = ("server", "version", "part", "tests passed", "what did not pass", "on")
+    missing = markdown_table(("not played", "why"), found["not_played"].items())
+    return f"{_SERVERS}\n{markdown_table(columns, rows)}\n{missing}"
 
 
 def _cell_rows(cell: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -161,11 +175,16 @@ def _cell_rows(cell: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     made = cell.get("versions", cell)
     place = [made["spark"] if "spark" in made else made["pyspark"], made["python"], made["java"]]
     for part, came in cell.get("parts", {}).items():
-        notes = [*came["failed"], *([f"{came['skipped']} skipped"] if came["skipped"] else [])]
-        yield *place, part, str(came["passed"]), "; ".join(notes) or "-", cell["at"][:10]
+        yield *place, part, str(came["passed"]), _amiss(came), cell["at"][:10]
     for why in ("refused", "skipped"):
         if why in cell:
             yield *place, "-", "-", f"{why}: {cell[why].splitlines()[-1].partition(': for help')[0]}", cell["at"][:10]
+
+
+def _amiss(came: Mapping[str, Any]) -> str:
+    """Name the tests of a part that failed, and say how many were skipped."""
+    notes = [*came["failed"], *([f"{came['skipped']} skipped"] if came["skipped"] else [])]
+    return "; ".join(notes) or "-"
 
 
 def take(folder: Path) -> None:

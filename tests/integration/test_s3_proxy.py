@@ -10,11 +10,11 @@ from botocore.config import Config
 from botocore.exceptions import ClientError, HTTPClientError
 from botocore.session import get_session
 
-from tests.servers.s3 import PROGRAM, S3, VERSITYGW
+from tests.servers.s3 import KIND, S3
 from tests.servers.s3_proxy import COMPLETE, ForgetsUploads, ListsWholeKeys, S3Proxy, SlowDown, Trap, cutting_s3
 
 pytest_plugins = ("tests.servers.fixtures",)
-pytestmark = pytest.mark.skipif(PROGRAM is not VERSITYGW, reason="the answers it changes are versitygw's")
+pytestmark = pytest.mark.skipif(KIND != "versitygw", reason="the answers it changes are versitygw's")
 
 PART = b"x" * (5 << 20)
 

@@ -9,21 +9,18 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from tests.matrix.cells import DEMO, PARTS, ROOT, SPARKS, Cell, cells, javas, pythons
 from tests.matrix.environments import Refused, built_wheel, environment, facts
-from tests.matrix.servers import server_versions
+from tests.matrix.playing import played, tests
 
 RESULT = ROOT / "docs" / "figures" / "matrix.json"
-_LONGEST = 5400  # seconds that a part may take on a busy machine
 
 
 def main() -> int:
@@ -82,39 +79,11 @@ def _environment(java: str) -> Mapping[str, str]:
 
 def _play(part: str, python: Path, settings: Mapping[str, str], folder: Path) -> dict[str, Any]:
     """Run a part in an environment; return how many tests passed and were skipped, and which failed."""
-    report, log = folder / "report.xml", folder / "log"
-    report.unlink(missing_ok=True)
     place = tempfile.mkdtemp(dir=folder)
-    command = [str(python), DEMO]
-    if PARTS[part] != (DEMO,):
-        command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *PARTS[part]]
-    with open(log, "w") as out:
-        code = subprocess.run(
-            command,
-            cwd=ROOT,
-            env={**settings, "FLIGHTS": f"{place}/flights"},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            timeout=_LONGEST,
-            check=False,
-        ).returncode
-    result = counted(report) if report.exists() else {"passed": int(code == 0), "skipped": 0, "failed": []}
-    if code != 0 and not result["failed"]:
-        result["failed"] = [f"exit code {code}"]
-    if result["failed"]:
-        print(log.read_text(errors="replace")[-20_000:])
-    print(f"  {part}: {result}", flush=True)
+    command = [str(python), DEMO] if PARTS[part] == (DEMO,) else tests(python, *PARTS[part])
+    result = played(part, command, {**settings, "FLIGHTS": f"{place}/flights"}, folder)
     shutil.rmtree(place, ignore_errors=True)
     return result
-
-
-def counted(report: Path) -> dict[str, Any]:
-    """Return what a report of pytest's says: how many tests passed and were skipped, and which failed."""
-    tests = list(ElementTree.parse(report).getroot().iter("testcase"))
-    failed = [test.get("name") for test in tests if {child.tag for child in test} & {"failure", "error"}]
-    skipped = sum(any(child.tag == "skipped" for child in test) for test in tests)
-    return {"passed": len(tests) - len(failed) - skipped, "skipped": skipped, "failed": failed}
 
 
 def _keep(cell: Cell, found: dict[str, Any]) -> None:
@@ -129,7 +98,7 @@ def _keep(cell: Cell, found: dict[str, Any]) -> None:
         elif "parts" in new and old.get("versions") == new["versions"]:
             new["parts"] = {**old["parts"], **new["parts"]}
     ordered = sorted([*others, new], key=_order)
-    RESULT.write_text(json.dumps({"servers": server_versions(), "cells": ordered}, indent=1) + "\n")
+    RESULT.write_text(json.dumps({"cells": ordered}, indent=1) + "\n")
 
 
 def _order(cell: Mapping[str, str]) -> tuple[int, ...]:

@@ -1,35 +1,174 @@
-"""Which servers the tests run against here."""
+"""Every server in more than one version: `make matrix-servers`, or `python -m tests.matrix.servers`.
+
+Each plays its backend's kit and tests, and a Spark job whose drivers are killed. `docs/figures/servers.json` has the
+last result of each version; `docs/generate.py` makes a page of it.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import re
-import shutil
 import sqlite3
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
 
-from tests.servers import kafka_jars
+from tests.matrix.cells import ROOT
+from tests.matrix.playing import played, tests
+from tests.servers.mariadb import program
+from tests.servers.packages import unpacked
 from tests.servers.postgres import programs
 from tests.servers.s3 import MINIO, VERSITYGW
 
-__all__ = ["server_versions"]
+__all__ = ["SERVERS", "Server"]
+
+RESULT = ROOT / "docs" / "figures" / "servers.json"
+_KIT, _KILLS = "tests/conformance/test_backends.py", "tests/e2e/test_kills.py"
+_KIT_ON_S3, _UPSERTS = "tests/conformance/test_s3.py", "tests/integration/upserts"
+_NOT_PLAYED = {
+    "MySQL": "no package registry that the tests can use has a server of it: written by its manual only",
+}
 
 
-def server_versions() -> Mapping[str, str]:
-    """Return the version of each server that the tests start on this machine."""
-    mariadb = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin") or "mariadbd"
-    return {
-        "Apache Kafka": kafka_jars.VERSION,
-        "PostgreSQL": _version([str(programs() / "initdb"), "--version"]),
-        "MariaDB": _version([mariadb, "--version"]),
-        "SQLite": sqlite3.sqlite_version,
-        "versitygw (S3)": VERSITYGW.version.removeprefix("v"),
-        "MinIO (S3)": MINIO.version.split("-")[1][:8],
-    }
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server: its releases (the first is what most people have), and the tests that each plays, as pytest has them.
+
+    `variable` of the environment chooses a release; "" is the one that the machine has. `version` returns its number.
+    """
+
+    variable: str
+    releases: tuple[str, ...]
+    version: Callable[[str], str]
+    parts: Mapping[str, tuple[str, ...]]
 
 
-def _version(command: list[str]) -> str:
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\d+\.\d+(\.\d+)?", said)
-    assert found is not None, said
-    return found[0]
+def _of_program(find: Callable[[str], Path | str]) -> Callable[[str], str]:
+    def version(release: str) -> str:
+        said = subprocess.run([find(release), "--version"], capture_output=True, text=True, check=True).stdout
+        found = re.search(r"\d+\.\d+(\.\d+)?", said)
+        assert found is not None, said
+        return found[0]
+
+    return version
+
+
+SERVERS: Mapping[str, Server] = {
+    "PostgreSQL": Server(
+        "EXACTSINK_TESTS_POSTGRES",
+        ("18", "17", "16", ""),
+        _of_program(lambda release: programs(release) / "postgres"),
+        {
+            "kit": (_KIT, "-k", "Postgres and not Pooler"),
+            "backend": ("tests/integration/postgres", "--deselect", "tests/integration/postgres/test_poolers.py"),
+            "upserts": (f"{_UPSERTS}/test_postgres.py", f"{_UPSERTS}/test_postgres_questions.py"),
+            "job": (_KILLS, "tests/e2e/test_postgres_server.py", "-k", "slot or server or whenever"),
+        },
+    ),
+    "PgBouncer": Server(
+        "",
+        ("",),
+        _of_program(lambda _: unpacked("pgbouncer") / "usr/sbin/pgbouncer"),
+        {"kit": (_KIT, "-k", "Pooler"), "backend": ("tests/integration/postgres/test_poolers.py",)},
+    ),
+    "MariaDB": Server(
+        "EXACTSINK_TESTS_MARIADB",
+        ("11.4", "", "10.6"),
+        _of_program(lambda release: program("mariadbd", release)),
+        {
+            "kit": (_KIT, "-k", "MariaDB"),
+            "upserts": (f"{_UPSERTS}/test_mariadb.py", f"{_UPSERTS}/test_mariadb_questions.py"),
+            "job": (_KILLS, "-k", "whenever and mariadb"),
+        },
+    ),
+    "Apache Kafka": Server(
+        "EXACTSINK_TESTS_KAFKA",
+        ("4.3.1", "4.1.2", "4.0.0", "3.9.1", "4.2.1", "4.4.0", "3.8.1", "3.7.2"),
+        str,
+        {
+            "kit": (_KIT, "-k", "Kafka or PlainWriter"),
+            "backend": ("tests/integration/kafka",),
+            "job": (_KILLS, "-k", "slot or write"),
+        },
+    ),
+    "S3": Server(
+        "EXACTSINK_TESTS_S3",
+        ("versitygw", "minio"),
+        lambda release: f"{release} {MINIO.version.split('-')[1][:8] if release == 'minio' else VERSITYGW.version}",
+        {
+            "kit": (_KIT_ON_S3, "-k", "not Moto"),
+            "backend": ("tests/integration/s3", "tests/integration/files_s3"),
+            "job": ("tests/e2e/test_object_store.py",),
+        },
+    ),
+    "moto (S3)": Server(
+        "", ("",), lambda _: installed("moto"), {"kit": ("tests/conformance/test_s3.py", "-k", "Moto")}
+    ),
+    "Redis (example plugin)": Server(
+        "",
+        ("",),
+        _of_program(lambda _: unpacked("redis-server", "redis-tools") / "usr/bin/redis-server"),
+        {"kit": ("tests/plugins/test_redis.py",)},
+    ),
+    "SQLite": Server("", ("",), lambda _: sqlite3.sqlite_version, {"kit": (_KIT, "-k", "IdempotentUpsert")}),
+}
+
+
+def main() -> int:
+    """Play the servers that are asked for; end with 1 when one failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix.servers", description=__doc__)
+    parser.add_argument("--server", action="append", choices=SERVERS, help="only this one; again for another")
+    parser.add_argument("--release", action="append", help="only this one, as 18")
+    parser.add_argument("--part", action="append", help="only this part: kit, backend, upserts, job")
+    parser.add_argument("--quick", action="store_true", help="leave out the tests marked proof")
+    given = parser.parse_args()
+    marks = "not proof and not soak" if given.quick else "not soak"
+    failed = 0
+    for name, server in SERVERS.items():
+        if name in (given.server or SERVERS):
+            releases = [release for release in server.releases if release in (given.release or server.releases)]
+            failed += sum(_failed(name, release, given.part, marks) for release in releases)
+    return min(failed, 1)
+
+
+def _failed(name: str, release: str, parts: list[str] | None, marks: str) -> bool:
+    """Play parts on a release; keep what came, and return whether a test failed."""
+    server = SERVERS[name]
+    settings = {**os.environ, **({server.variable: release} if server.variable else {})}
+    version = server.version(release)
+    print(f"{name} {version}", flush=True)
+    failed = False
+    for part, words in server.parts.items():
+        if part in (parts or server.parts):
+            command = tests(sys.executable, "-n", "2", "--dist", "loadgroup", "-m", marks, *words)
+            with tempfile.TemporaryDirectory(prefix="exactsink-matrix-") as folder:
+                came = played(part, command, settings, Path(folder))
+            _keep({"server": name, "version": version, "part": part}, {**came, "marks": marks})
+            failed |= bool(came["failed"])
+    return failed
+
+
+def _keep(names: Mapping[str, str], came: Mapping[str, Any]) -> None:
+    """Put a part's result in the place of its last one."""
+    kept = json.loads(RESULT.read_text())["parts"] if RESULT.exists() else []
+    others = [one for one in kept if {name: one[name] for name in names} != names]
+    new = {**names, "at": datetime.now(timezone.utc).date().isoformat(), **came}
+    found = {"not_played": _NOT_PLAYED, "parts": sorted([*others, new], key=_order)}
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _order(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    number = [-int(digits) for digits in re.findall(r"\d+", one["version"])]
+    return list(SERVERS).index(one["server"]), number, list(SERVERS[one["server"]].parts).index(one["part"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix.__main__ import counted
 from tests.matrix.cells import JAVAS, PARTS, PYTHONS, ROOT, SPARKS, cells
+from tests.matrix.playing import counted
+from tests.matrix.servers import SERVERS
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -21,7 +22,9 @@ def test_each_version_is_played_and_each_spark_plays_all(whole: bool) -> None:
 
 
 def test_all_parts_are_there() -> None:
-    assert [path for part in PARTS.values() for path in part if not (ROOT / path).exists()] == []
+    of_servers = [part for server in SERVERS.values() for part in server.parts.values()]
+    named = [word.partition("::")[0] for part in [*PARTS.values(), *of_servers] for word in part if ".py" in word]
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def test_what_failed_is_counted_and_named(tmp_path: Path) -> None:

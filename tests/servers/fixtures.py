@@ -11,7 +11,7 @@ from tests.servers.mariadb import MariaDB, shared_mariadb
 from tests.servers.postgres import Postgres, shared_postgres
 from tests.servers.s3 import S3, shared_s3
 
-__all__ = ["kafka", "mariadb", "postgres", "s3"]
+__all__ = ["kafka", "mariadb", "newest_postgres", "postgres", "s3"]
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +32,13 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
     """The PostgreSQL that all workers of this run share: make databases, and leave the server alone."""
     with shared_postgres(tmp_path_factory.getbasetemp()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def newest_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    """PostgreSQL 18, shared as `postgres` is: temporal keys, virtual generated columns, NOT ENFORCED."""
+    with shared_postgres(tmp_path_factory.getbasetemp(), "18") as server:
         yield server
 
 

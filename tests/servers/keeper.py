@@ -1,7 +1,7 @@
 """A server that all workers of a test run share, started by the first user and gone with the last.
 
 Its keeper is a process that waits until the kernel says that no user is left, however each of them ended. The server's
-module is the keeper's program: `python -m MODULE FOLDER` calls `keep`.
+module is the keeper's program: `python -m MODULE FOLDER NAME RELEASE` calls `keep`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["keep", "shared"]
 
 
 @contextmanager
-def shared(basetemp: Path, name: str, module: str) -> Iterator[str]:
-    """Return the address of the run's server; `basetemp` is pytest's. The last user's end stops the server."""
+def shared(basetemp: Path, name: str, module: str, release: str = "") -> Iterator[str]:
+    """Return the address of the run's server of this name; `basetemp` is pytest's. The last user's end stops it."""
     folder = basetemp.parent if "PYTEST_XDIST_WORKER" in os.environ else basetemp
     with open(folder / f"{name}.users", "a") as users, open(folder / f"{name}.guard", "a") as guard:
         fcntl.flock(users, fcntl.LOCK_SH)  # waits for a keeper that is stopping its server already
         fcntl.flock(guard, fcntl.LOCK_EX)
         place = folder / f"{name}.place"
         if not place.exists():
-            _start_keeper(folder, name, module)
+            _start_keeper(folder, name, module, release)
         fcntl.flock(guard, fcntl.LOCK_UN)
         yield place.read_text()
 
@@ -45,13 +45,13 @@ def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> N
         remove()  # under the lock: whoever comes now waits, and starts another
 
 
-def _start_keeper(folder: Path, name: str, module: str) -> None:
+def _start_keeper(folder: Path, name: str, module: str, release: str) -> None:
     place = folder / f"{name}.place"
     log = folder / f"{name}.keeper.log"
     root = Path(__file__).parents[2]
     with open(log, "wb") as output:  # never a pipe of the worker's: its reader would wait for the keeper's end
         keeper = subprocess.Popen(
-            [sys.executable, "-m", module, str(folder)],
+            [sys.executable, "-m", module, str(folder), name, release],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

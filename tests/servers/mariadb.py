@@ -1,7 +1,7 @@
 """MariaDB servers for tests: private, on a unix socket only, and gone with the last process that uses them.
 
 A server dies with the thread that started it, also when its process is killed. One that a whole run shares is kept by
-`python -m tests.servers.mariadb FOLDER`.
+`python -m tests.servers.mariadb FOLDER NAME`. Its release is Debian's, or EXACTSINK_TESTS_MARIADB (say 11.4).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ import pymysql
 
 from tests.servers.keeper import keep, shared
 from tests.servers.process import ServerProcess, owned
+from tests.servers.releases import unpacked_release
 
-__all__ = ["MariaDB", "MariaDBServer", "own_mariadb", "shared_mariadb"]
+__all__ = ["MariaDB", "MariaDBServer", "own_mariadb", "program", "shared_mariadb"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core"
+RELEASE = os.environ.get("EXACTSINK_TESTS_MARIADB") or ""
 SETTINGS = {"innodb-buffer-pool-size": "64M", "innodb-log-file-size": "32M", "max-connections": "200"}
 
 
@@ -71,7 +73,7 @@ class MariaDBServer(ServerProcess, MariaDB):
         if _server_user():
             shutil.chown(self.folder, "nobody", "nogroup")
         options = ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
-        self._prepare([_program("mariadb-install-db"), "--no-defaults", *self._place, *options])
+        self._prepare([program("mariadb-install-db"), "--no-defaults", *self._place, *options])
 
     def stop(self, mode: Literal["fast", "kill"] = "fast") -> None:
         """Stop, and wait until it is gone. `kill` is a crash: the next start recovers."""
@@ -84,7 +86,7 @@ class MariaDBServer(ServerProcess, MariaDB):
     def _command(self) -> Sequence[str]:
         options = [f"--{name}={value}" for name, value in self._settings.items()]
         there = [*self._place, f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}", "--skip-networking"]
-        return [_program("mariadbd"), "--no-defaults", *there, *options]
+        return [program("mariadbd"), "--no-defaults", *there, *options]
 
     def _user(self) -> Mapping[str, Any]:
         return _server_user()
@@ -112,8 +114,13 @@ def shared_mariadb(basetemp: Path) -> Iterator[MariaDB]:
         yield MariaDB(Path(folder))
 
 
-def _program(name: str) -> str:
-    """Find a program of the server's, where Debian keeps it too, which is on root's PATH only."""
+def program(name: str, release: str = RELEASE) -> str:
+    """Find a program of a release's; without one, of the server that is installed: Debian's is on root's PATH only."""
+    if release:
+        programs = unpacked_release("mariadb", release)
+        return str(
+            next(folder / name for folder in (programs, programs.with_name("scripts")) if (folder / name).exists())
+        )
     found = shutil.which(name) or shutil.which(name, path="/usr/sbin")
     if found is None:
         raise RuntimeError(f"these tests need MariaDB; run: {INSTALL}")

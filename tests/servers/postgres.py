@@ -1,7 +1,7 @@
 """PostgreSQL servers for tests: private, on a unix socket only, and gone with the last process that uses them.
 
 A server dies with the process that started it, also when that is killed. One that a whole run shares is kept by
-`python -m tests.servers.postgres FOLDER`.
+`python -m tests.servers.postgres FOLDER NAME RELEASE`. Its release is Debian's, or EXACTSINK_TESTS_POSTGRES (say 18).
 """
 
 from __future__ import annotations
@@ -23,12 +23,23 @@ from psycopg import sql
 
 from tests.servers.keeper import keep, shared
 from tests.servers.process import ServerProcess, owned
+from tests.servers.releases import unpacked_release
 from tests.servers.waiting import wait_until
 
-__all__ = ["Postgres", "PostgresServer", "own_postgres", "programs", "server_user", "shared_postgres", "wait_until"]
+__all__ = [
+    "RELEASE",
+    "Postgres",
+    "PostgresServer",
+    "own_postgres",
+    "programs",
+    "server_user",
+    "shared_postgres",
+    "wait_until",
+]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15
+RELEASE = os.environ.get("EXACTSINK_TESTS_POSTGRES") or ""
 PORT = "5432"
 SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 SETTINGS = {"max_prepared_transactions": "64", "max_connections": "200", "shared_buffers": "32MB", "fsync": "on"}
@@ -78,8 +89,10 @@ class PostgresServer(ServerProcess, Postgres):
 
     _crash = signal.SIGQUIT
 
-    def __init__(self, settings: Mapping[str, str] | None = None, of: Postgres | None = None) -> None:
-        self._programs = programs()
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, of: Postgres | None = None, release: str = RELEASE
+    ) -> None:
+        self._programs = programs(release)
         # Not in pytest's folder: a socket's path is short, and the server's user must get there.
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
@@ -89,7 +102,7 @@ class PostgresServer(ServerProcess, Postgres):
         copied = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-d"]
         command: list[str | Path] = [self._programs / "initdb", "-D", self._data, *made]
         if of is not None:
-            command = [self._programs / "pg_basebackup", "-D", self._data, *copied, of.conninfo()]
+            command = [client("pg_basebackup", self._programs), "-D", self._data, *copied, of.conninfo()]
         self._prepare(command)
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
@@ -129,24 +142,27 @@ class PostgresServer(ServerProcess, Postgres):
 
 
 def own_postgres(
-    settings: Mapping[str, str] | None = None, of: Postgres | None = None
+    settings: Mapping[str, str] | None = None, of: Postgres | None = None, release: str = RELEASE
 ) -> AbstractContextManager[PostgresServer]:
     """Return a started server to one owner, who may stop it and start it again. It takes a second or two to make."""
-    return owned(PostgresServer(settings, of))
+    return owned(PostgresServer(settings, of, release))
 
 
 @contextmanager
-def shared_postgres(basetemp: Path) -> Iterator[Postgres]:
+def shared_postgres(basetemp: Path, release: str = RELEASE) -> Iterator[Postgres]:
     """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
 
     Each user makes databases of its own, and must not change what belongs to the whole server.
     """
-    with shared(basetemp, "postgres", "tests.servers.postgres") as folder:
+    programs(release)  # here, where an error is seen and time is left
+    with shared(basetemp, f"postgres{release}", "tests.servers.postgres", release) as folder:
         yield Postgres(Path(folder))
 
 
-def programs() -> Path:
-    """Find the newest server's programs: where Debian keeps them, else on the PATH."""
+def programs(release: str = RELEASE) -> Path:
+    """Find a release's programs; the newest ones without: where Debian keeps them, else on the PATH."""
+    if release:
+        return unpacked_release("postgres", release)
     versions = {p.parent.parent.name: p.parent for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")}
     newest = max((int(name) for name in versions if name.isdigit()), default=0)
     if newest >= OLDEST:
@@ -157,6 +173,12 @@ def programs() -> Path:
     return Path(found).resolve().parent
 
 
+def client(name: str, of: Path | None = None) -> Path:
+    """Find a client of the server's. Where its release came without any, the newest release's knows it, too."""
+    own = (of or programs()) / name
+    return own if own.exists() else unpacked_release("postgres", "18") / name
+
+
 def server_user() -> dict[str, Any]:
     """Return as whom the server runs: it refuses to be root's."""
     if os.geteuid() != 0:
@@ -165,5 +187,5 @@ def server_user() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    with own_postgres() as kept:
-        keep(Path(sys.argv[1]), "postgres", str(kept.folder), kept.remove)
+    with own_postgres(release=sys.argv[3]) as kept:
+        keep(Path(sys.argv[1]), sys.argv[2], str(kept.folder), kept.remove)

@@ -1,7 +1,8 @@
 """S3 servers for tests: versitygw on a folder, on 127.0.0.1, and gone with the last process that uses them.
 
-With EXACTSINK_TESTS_S3=minio in the environment it is MinIO, which answers otherwise where servers differ. A server
-dies with the process that started it; one that a whole run shares is kept by `python -m tests.servers.s3 FOLDER`.
+With EXACTSINK_TESTS_S3=minio in the environment it is MinIO, which answers otherwise where servers differ. moto keeps
+all in memory. A server dies with the process that started it; one that a whole run shares is kept by
+`python -m tests.servers.s3 FOLDER`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
 
-__all__ = ["MINIO", "PROGRAM", "VERSITYGW", "S3", "S3Server", "own_s3", "shared_s3"]
+__all__ = ["KIND", "MINIO", "VERSITYGW", "S3", "S3Server", "own_s3", "shared_s3"]
 
 VERSITYGW = GoProgram("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 MINIO = GoProgram("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
-PROGRAM = {"versitygw": VERSITYGW, "minio": MINIO}[os.environ.get("EXACTSINK_TESTS_S3") or "versitygw"]
+KIND = os.environ.get("EXACTSINK_TESTS_S3") or "versitygw"
 KEY, SECRET, REGION = "exactsink", "exactsink-tests-only", "us-east-1"
 _MINIO_SETTINGS = {
     "MINIO_ROOT_USER": KEY,
@@ -71,8 +72,8 @@ class S3:
 class S3Server(ServerProcess, S3):
     """A server with a new folder of its own: `start` and `stop` it at will, `remove` it at the end."""
 
-    def __init__(self) -> None:
-        self._path = PROGRAM.path()
+    def __init__(self, kind: str = KIND) -> None:
+        self._kind = kind
         self._ports = Ports(1)
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-s3-")), self._ports.numbers[0])
         for name in ("data", "iam"):
@@ -82,12 +83,23 @@ class S3Server(ServerProcess, S3):
         """Stop, and wait until it is gone. `kill` is a crash: what it had answered for stays. Idempotent."""
         self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
+    def new_bucket(self, stem: str) -> str:
+        """Make a bucket that no other test has; return its name."""
+        name = super().new_bucket(stem)
+        if self._kind == "moto":
+            with closing(http.client.HTTPConnection("127.0.0.1", self.port)) as connection:
+                connection.request("PUT", f"/{name}")
+                assert connection.getresponse().status == 200
+        return name
+
     def _command(self) -> Sequence[str | Path]:
         address, data = f"127.0.0.1:{self.port}", self.folder / "data"
-        if PROGRAM is MINIO:
-            return [self._path, "server", "--quiet", "--address", address, data]
+        if self._kind == "moto":
+            return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        if self._kind == "minio":
+            return [MINIO.path(), "server", "--quiet", "--address", address, data]
         keys = ["--access", KEY, "--secret", SECRET, "--region", REGION]
-        return [self._path, "--port", address, *keys, "--quiet", "--keep-alive", "posix", data]
+        return [VERSITYGW.path(), "--port", address, *keys, "--quiet", "--keep-alive", "posix", data]
 
     def _environment(self) -> Mapping[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder), **_MINIO_SETTINGS}
@@ -99,9 +111,9 @@ class S3Server(ServerProcess, S3):
         return False
 
 
-def own_s3() -> AbstractContextManager[S3Server]:
+def own_s3(kind: str = KIND) -> AbstractContextManager[S3Server]:
     """Return a running server that the caller may stop, gone at the end."""
-    return owned(S3Server())
+    return owned(S3Server(kind))
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def test_a_file_that_is_not_there_points_to_those_that_are_and_to_init(tmp_path:
         assert (ended.code, ended.out) == (2, "")
 
 
-@pytest.mark.parametrize("group", ("", "files", "indoubt", "journal"))
+@pytest.mark.parametrize("group", ["", "files", "indoubt", "journal"])
 def test_help_is_cut_nowhere(command: Command, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = command(*group.split(), "--help").out

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -41,6 +42,7 @@ from exactsink.contract import (
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
+    file_names,
     file_times,
     make_folder,
     path_of,
@@ -76,11 +78,15 @@ class DeltaCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
             yield from self._store_problems()
+            if isinstance(self._root, Path) and self._root.is_file():
+                yield Finding("error", f"{self._root} is not a folder", "move it away, or set path to another folder")
+                return
             table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
                 yield from misfits(schema, table, adds=self._adds)
             elif self._options.create:
+                yield from self._stray_problems()
                 yield from self._new_problems(schema)
             else:
                 yield Finding("error", f"{self._root} is no Delta table", _NO_TABLE)
@@ -226,24 +232,28 @@ class DeltaCommitter(Committer):
         if self._replaces:
             if about.configuration.get("delta.appendOnly") == "true":
                 yield Finding("error", "the table lets nobody remove rows (delta.appendOnly)", _APPEND)
-            paths = pa.table(table.get_add_actions())["path"].to_pylist()
-            yield from (Finding("error", _NOT_REMOVED.format(path), _APPEND) for path in paths if not _removable(path))
+            files = pa.table(table.get_add_actions())["path"].to_pylist()
+            yield from (Finding("error", _NOT_REMOVED.format(each), _APPEND) for each in files if not _removable(each))
 
     def _new_problems(self, schema: pa.Schema) -> Iterator[Finding]:
-        by = self._options.partition_by
-        yield from new_table_problems(schema, by)
-        yield from self._partition_problems(by)
+        yield from new_table_problems(schema, self._options.partition_by)
+        yield from self._partition_problems(self._options.partition_by)
 
     def _partition_problems(self, by: Sequence[str]) -> Iterator[Finding]:
         if self._replaces and not by:
-            yield Finding(
-                "error", "the table has no partitions that could be overwritten", f"partition it, or {_APPEND}"
-            )
+            yield Finding("error", "the table has no partitions that could be overwritten", _APPEND)
 
     def _store_problems(self) -> Iterable[Finding]:
         """Try what the log needs of a store: a create that fails if the object exists."""
         fix = "use a store that has conditional writes"
         return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
+
+    def _stray_problems(self) -> Iterable[Finding]:
+        """Find files of others where a table is to be made: its VACUUM would delete them."""
+        with suppress(FileNotFoundError):
+            if stray := [name for name in file_names(self._root) if not name.startswith(("_", "."))]:
+                message = f"{self._root} is no Delta table, and VACUUM would delete what is there: {min(stray)}"
+                yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
     def _check(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
@@ -324,7 +334,7 @@ def _removals(table: DeltaTable, written: Iterable[Mapping[str, str | None]], no
     for path, size, *values in zip(*columns, strict=True):
         place = tuple(map(text_of, values))
         if place in replaced and not _removable(path):  # its writer came after the epoch was opened
-            raise Fatal(_NOT_REMOVED.format(path), next="rewrite it by deltalake's OPTIMIZE, then start again")
+            raise Fatal(_NOT_REMOVED.format(path), next="have its writer rewrite it, then write the run again")
         if place in replaced:
             yield RemoveAction(unquote(path), True, now, size, dict(zip(by, place, strict=True)))
 

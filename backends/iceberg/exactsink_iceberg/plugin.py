@@ -20,7 +20,7 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             drivers=("pyiceberg", "sqlalchemy"),
             strategies={
                 "append": "tasks write Parquet files; the decision adds one snapshot to the table for them",
-                "overwrite": "the same; the snapshot also removes what the partitions of its rows held (batch runs only)",
+                "overwrite": "the same; the snapshot also removes what its rows' partitions held (batch runs only)",
             },
             conformance="exactsink_iceberg.conformance:targets",
         )

@@ -67,6 +67,7 @@ _PUBLICATIONS = """
         WHERE pnpubid = pg_publication.oid AND nspname = %(space)s)) ORDER BY 1
 """
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence"}
+# Since PostgreSQL 18 a CHECK or a foreign key may be NOT ENFORCED. Older catalogs have no such column.
 _PARENTS = """
     SELECT 'foreign key ' || quote_ident(conname), confrelid::regclass::text FROM pg_constraint
     WHERE conrelid = %(oid)s AND contype = 'f'
@@ -74,8 +75,8 @@ _PARENTS = """
 _DEFERRED = """
     SELECT CASE contype WHEN 'f' THEN 'foreign key ' WHEN 'x' THEN 'exclusion constraint '
         WHEN 't' THEN 'constraint trigger ' ELSE 'deferrable constraint ' END || quote_ident(conname)
-    FROM pg_constraint
-    WHERE conrelid = %(oid)s AND (contype IN ('f', 'x', 't') OR (contype IN ('p', 'u') AND condeferrable))
+    FROM pg_constraint WHERE conrelid = %(oid)s AND coalesce(to_jsonb(pg_constraint) ->> 'conenforced', 'true')::bool
+        AND (contype IN ('f', 'x', 't') OR (contype IN ('p', 'u') AND condeferrable))
     UNION ALL
     SELECT 'unique index ' || quote_ident(relname) || CASE WHEN indexprs IS NOT NULL THEN ' on expressions'
         WHEN indpred IS NOT NULL THEN ', which is partial'
@@ -111,6 +112,7 @@ _INSERT = 4  # the bit of a trigger that fires on it
 _UNJUDGED = """
     SELECT CASE contype WHEN 'c' THEN 'CHECK ' WHEN 'f' THEN 'foreign key ' ELSE 'constraint ' END
         || quote_ident(conname) FROM pg_constraint WHERE conrelid = %(oid)s AND contype = ANY (%(kinds)s)
+        AND coalesce(to_jsonb(pg_constraint) ->> 'conenforced', 'true')::bool
     UNION ALL
     SELECT 'trigger ' || quote_ident(tgname) FROM pg_trigger
     WHERE tgrelid = %(oid)s AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 4 = 4

@@ -41,8 +41,8 @@ _FORM = """SELECT left(md5(concat_ws(' ', %s::text,
                 attidentity, has_column_privilege(attrelid, attnum, 'INSERT'), adbin), ',' ORDER BY attnum)
             FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
             WHERE attrelid = target AND attnum > 0 AND NOT attisdropped),
-        (SELECT string_agg(concat_ws(' ', conname, conbin), ',' ORDER BY oid) FROM pg_constraint
-            WHERE conrelid = target AND contype = 'c'),
+        (SELECT string_agg(concat_ws(' ', conname, conbin, to_jsonb(pg_constraint) ->> 'conenforced'), ',' ORDER BY oid)
+            FROM pg_constraint WHERE conrelid = target AND contype = 'c'),
         (SELECT string_agg(indexrelid::text, ',' ORDER BY indexrelid) FROM pg_index
             WHERE indrelid = target AND indisunique))), 16)
     FROM (SELECT %s::oid AS target) AS one"""

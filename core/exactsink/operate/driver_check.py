@@ -19,10 +19,11 @@ from exactsink.job.config import JobConfig
 from exactsink.job.driver import identity_of
 from exactsink.job.history import JobHistory
 from exactsink.job.modules import find_module
+from exactsink.job.side_by_side import found_together
 from exactsink.job.source_columns import columns_of, source_columns
 from exactsink.operate.asking import ask_all
 from exactsink.operate.plan import planned
-from exactsink.operate.preflight import Found, ask_sink, found_together, look_at_journal, promise_refusals
+from exactsink.operate.preflight import Found, ask_sink, look_at_journal, promise_refusals
 from exactsink.operate.reachable import import_clients, late, late_sink, other_servers
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from datetime import date, datetime, timezone
 from decimal import Decimal
@@ -75,6 +76,16 @@ def test_what_a_plain_writer_does_not_give_is_refused_by_name(tmp_path: Path, fe
 
 def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path) -> None:
     assert found(tmp_path, create=False) == [f"error: {tmp_path / 'table'} is no Delta table"]
+    (tmp_path / "table" / "_exactsink").mkdir(parents=True)
+    assert found(tmp_path) == []
+    (tmp_path / "table" / "rows.parquet").touch()
+    assert [line.partition(", and ")[2] for line in found(tmp_path)] == [
+        "VACUUM would delete what is there: rows.parquet"
+    ]
+    shutil.rmtree(tmp_path / "table")
+    (tmp_path / "table").touch()
+    assert found(tmp_path) == [f"error: {tmp_path / 'table'} is not a folder"]
+    (tmp_path / "table").unlink()
     odd = pa.schema([("a b", pa.int64()), ("gap", pa.duration("s")), ("X", pa.null()), ("x", pa.float64())])
     assert [line.split(",")[0] for line in found(tmp_path, odd, partition_by=("x", "y"))] == [
         "error: Delta has no type for column gap",

@@ -15,15 +15,14 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Outcome, Retryable, Unknown
 from exactsink.toolkit.storage import ObjectPath, file_sha256
-from exactsink_files import s3 as calls
-from exactsink_files import upload_files
+from exactsink_files import stores, upload_files
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
 from exactsink_files.snapshots import snapshot
 from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, VotedFiles
 from tests.integration.files_s3.lake import Lake
-from tests.servers.s3 import MINIO, PROGRAM, SECRET
+from tests.servers.s3 import KIND, SECRET
 from tests.servers.s3_proxy import (
     ABORT,
     COMPLETE,
@@ -140,7 +139,7 @@ def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(
         if not lists_all:
             patch.setattr(Calls, "uploads", lambda self, prefix: real(self, prefix) if prefix else iter(()))
         swept(sink)
-    assert hides.sprung.is_set() or PROGRAM is MINIO  # which hides them itself
+    assert hides.sprung.is_set() or KIND == "minio"  # which hides them itself
     assert (lake.is_clean(), len(lake.visible())) == (True, 2)
 
 
@@ -427,7 +426,7 @@ def test_a_committer_that_another_overtakes_inside_finds_the_objects(
         assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
         real(self, *given, **options)
 
-    monkeypatch.setattr(calls, "AT_ONCE", 1)
+    monkeypatch.setattr(stores, "AT_ONCE", 1)
     monkeypatch.setattr(Calls, "complete", overtaken)
     assert set(kinds(sink.commit_marked(EPOCH, voted))) <= STANDS
     assert lake.lines() == ["0", "0", "1", "1"]

@@ -18,7 +18,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from exactsink.contract import Committed, Fatal, Mark, PreflightError
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Mark, PreflightError
 from exactsink.testing.target import ROWS
 from exactsink_iceberg.options import IcebergOptions
 from tests.integration.iceberg.lake import KEY, Lake, epochs, interrupted, rows

@@ -12,7 +12,7 @@ import pytest
 
 from exactsink.contract import Committable
 from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
-from tests.servers.postgres import PostgresServer, own_postgres, programs
+from tests.servers.postgres import PostgresServer, client, own_postgres
 from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -40,7 +40,7 @@ def _sink(server: PostgresServer, database: str, **options: object) -> Staged:
 
 def test_pg_dump_beside_a_running_job_never_fails(publisher: PostgresServer) -> None:
     sink = _sink(publisher, "dumped").bound()
-    dump = [programs() / "pg_dump", "--dbname", sink.conninfo, "--file", "/dev/null"]
+    dump = [client("pg_dump"), "--dbname", sink.conninfo, "--file", "/dev/null"]
     epoch = 0
     with ThreadPoolExecutor(1) as pool:
         dumps = [pool.submit(subprocess.run, dump, capture_output=True, text=True) for _ in range(_DUMPS)]
