@@ -57,7 +57,8 @@ from exactsink_iceberg.writer import Ticket, answering, remove
 
 __all__ = ["IcebergCommitter"]
 
-_TRIES = 20
+_TRIES = 100
+"""How often other writers may be faster: each try takes some 10 ms."""
 
 
 class IcebergCommitter(Committer):
@@ -196,7 +197,7 @@ class IcebergCommitter(Committer):
         return self._options.on_schema_change == "add_columns"
 
     def _sink_problems(self) -> Iterator[Finding]:
-        yield from sink_problems(self._options, self._ctx.longest_pause_seconds)
+        yield from sink_problems(self._options)
         if isinstance(self._target.root, ObjectPath):
             yield from store_findings(self._target.root, "the records", "use a store that has conditional writes")
 

@@ -21,21 +21,14 @@ from exactsink_iceberg.partitions import partition_of, partition_types_fit
 __all__ = ["misfits", "new_columns", "new_spec", "new_table_problems", "plain", "sink_problems", "table_problems"]
 
 _MANY_SNAPSHOTS = 300
-_DAY = 86_400
-_ORPHANS_KEPT = 3 * _DAY
-"""The age from which Iceberg's `remove_orphan_files` deletes files by default."""
 _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
-def sink_problems(options: IcebergOptions, pause: float) -> Iterator[Finding]:
-    """Find what the sink's own settings make of its table and catalog."""
+def sink_problems(options: IcebergOptions) -> Iterator[Finding]:
+    """Find what no test of ours has reached."""
     if options.catalog_kind not in PROVEN_CATALOGS.values():
         what = f"the catalog is of the kind {options.catalog_kind}, which is not proven here"
         yield Finding("warning", what, "play crashes against it before you rely on it, or use a SQL or REST catalog")
-    if pause > _ORPHANS_KEPT:
-        what = f"the job may pause for {pause / _DAY:.0f} days; remove_orphan_files deletes files that are 3 days old"
-        fix = f"call it with older_than at least {-int(-pause // _DAY)} days back, or set longest_pause lower"
-        yield Finding("warning", f"{what}, also decided ones that wait for their commit", fix)
 
 
 def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
@@ -69,7 +62,8 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
 def new_columns(schema: pa.Schema) -> Schema:
     """Return the rows' columns as a new table has them. Raises TypeError or ValueError for what Iceberg lacks."""
     try:
-        return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(schema))
+        columns = pa.schema([field.with_type(plain(field.type)) for field in schema])
+        return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
     except (UnsupportedPyArrowTypeException, ValidationError) as error:
         raise TypeError(str(error)) from error
 

@@ -73,8 +73,8 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     places = list(_place_problems(config))
-    refusals += [*_program_refusals(config), *promise_refusals(config, sinks), *history.refusals]
-    refusals += [PreflightError(found.message, next=found.fix) for found in places]
+    refusals += [*_program_refusals(config), *promise_refusals(config, sinks, stream=config.source is not None)]
+    refusals += [*history.refusals, *(PreflightError(found.message, next=found.fix) for found in places)]
     refusals += [found for name in others if isinstance(found := answers.get(name, silent[name]), ExactsinkError)]
     return Found(
         findings=findings,

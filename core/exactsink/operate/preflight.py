@@ -109,11 +109,12 @@ def column_refusals(
     return []
 
 
-def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink]) -> Sequence[PreflightError]:
+def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink], *, stream: bool) -> Sequence[PreflightError]:
     """Return why the sinks together can't give what the job asks for."""
+    job = config.job
     try:
         check_order(sinks)
-        check_guarantee(sinks, require=config.job.require, allow_early_rows=config.job.allow_early_rows)
+        check_guarantee(sinks, require=job.require, allow_early_rows=job.allow_early_rows, stream=stream)
     except PreflightError as refusal:
         return [refusal]
     return []

@@ -21,7 +21,7 @@ from exactsink.contract import ConfigError
 from exactsink.job.commands import Commands
 from exactsink.job.config import JobConfig, bind_sinks, config_of, load_config
 from exactsink.job.config.toml import Document, document_of
-from exactsink.job.guarantees import check_batch_guarantee
+from exactsink.job.guarantees import check_batch_guarantee, check_stream_guarantee
 from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe import Observer
@@ -170,6 +170,7 @@ class Job:
             raise _called_by_spark("job.foreach_batch")
         with Commands(self.config.file).named():
             refuse_connect("foreach_batch")
+            check_stream_guarantee(self.sinks)
             self._observe()
             self.end_query()
             self._epochs = Epochs(self.config, self.sinks, self.events, route or load_route(self.config))

@@ -90,7 +90,7 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     unfit, warnings = look_at_journal(config)
-    refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks)]
+    refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks, stream=frame.isStreaming)]
     # A batch run has no epoch before it; and where all sinks take any columns, the journal needn't be read.
     if frame.isStreaming and any(sink.backend.on_schema_change != "allow" for sink in sinks.values()):
         refusals += column_refusals(config, sinks, passes.columns())
