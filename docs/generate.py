@@ -25,7 +25,6 @@ from typed_sinks import STUBS, stub
 
 from exactsink import Job, Query, RunResult
 from exactsink.cli.answers import ANSWERS
-from exactsink.cli.fields import kind_fields
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
@@ -69,12 +68,11 @@ _PYTHON = """\
 `from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
 Each call raises [errors](errors.md) of exactsink's; what it may raise stands with it.
 """
-_RECORDS = """\
+_OTHERS = """\
 `exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#alerts); of the
 first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
-`exactsink history --json` is a list of records, the oldest first. A decision's `sinks` has backend, strategy, target,
-rows and participants of each. `exactsink journal export` writes the entries as they are stored, a line each: with a
+`exactsink journal export` writes the journal's entries as they are stored, a line each, the oldest first: with a
 record's place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
@@ -180,9 +178,7 @@ def json_page() -> str:
         parts.append(
             f"## {model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n{markdown_table(('field', 'type'), rows)}"
         )
-    rows = [(f"`{kind}`", ", ".join(f"`{name}`" for name in names)) for kind, names in kind_fields().items()]
-    parts.append(f"## Records\n\n{_RECORDS}\n" + markdown_table(("kind", "fields beside `seq`, `at` and `kind`"), rows))
-    return "\n".join(parts)
+    return "\n".join([*parts, f"## Others\n\n{_OTHERS}"])
 
 
 def _spelled(annotation: object) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, SecretStr
 
 import exactsink_delta
 import exactsink_files
+import exactsink_iceberg
 import exactsink_idempotent_upsert
 import exactsink_kafka
 import exactsink_postgres
@@ -24,6 +25,7 @@ __all__ = ["STUBS", "stub"]
 _CALLS = {
     "delta": (exactsink_delta, "Delta"),
     "files": (exactsink_files, "Files"),
+    "iceberg": (exactsink_iceberg, "Iceberg"),
     "idempotent_upsert": (exactsink_idempotent_upsert, "Upsert"),
     "kafka": (exactsink_kafka, "Kafka"),
     "postgres": (exactsink_postgres, "Postgres"),

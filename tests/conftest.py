@@ -92,10 +92,13 @@ class _Sums:
 
 @pytest.fixture(autouse=True)
 def _no_clients_of_another_environment() -> Iterator[None]:
-    """Let no test get a client of S3 that fsspec keeps from one with other credentials."""
+    """Let no test get a client of a store that fsspec keeps from one with other credentials."""
     yield
     if (s3fs := sys.modules.get("s3fs")) is not None:
         for kind in (s3fs.S3FileSystem, *s3fs.S3FileSystem.__subclasses__()):
+            kind.clear_instance_cache()
+    if (clouds := sys.modules.get("exactsink.toolkit.storage.cloud_files")) is not None:
+        for kind in clouds.CloudFiles.__subclasses__():
             kind.clear_instance_cache()
 
 

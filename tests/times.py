@@ -26,6 +26,7 @@ BUDGETS = {
     "conformance": 330,
     "plugins": 120,
     "integration": 80,
+    "integration/clouds": 30,
     "integration/files_s3": 40,
     "integration/kafka": 260,
     "integration/postgres": 230,

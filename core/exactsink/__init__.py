@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +20,19 @@ _HOMES = {"Job": "job", "Query": "query", "RunResult": "batch"}
 
 
 def __getattr__(name: str) -> object:
-    """Import what needs Spark only when it is asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"exactsink.spark.{_HOMES[name]}"), name)
+    """Import what needs Spark only when it is asked for. A typed sink's name raises an error that says where it is."""
+    if name in _HOMES:
+        return getattr(import_module(f"exactsink.spark.{_HOMES[name]}"), name)
+    if name[:1].isupper() and (package := _package_with(name)):
+        raise ImportError(f"{name} is in its backend's package: from {package} import {name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _package_with(name: str) -> str | None:
+    """Return the installed backend's package that has a typed sink of this name."""
+    for plugin in entry_points(group=__name__):
+        package = plugin.module.partition(".")[0]
+        with suppress(ImportError):
+            if name in getattr(import_module(package), "__all__", ()):
+                return package
+    return None

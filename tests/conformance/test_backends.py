@@ -11,6 +11,7 @@ from exactsink.testing import SCENARIOS, ConformanceSuite, ConformanceTarget, Ru
 from exactsink.testing.scenarios import matrix
 from exactsink_delta.conformance import targets as delta_targets
 from exactsink_files.conformance import targets as files_targets
+from exactsink_iceberg.conformance import targets as iceberg_targets
 from exactsink_idempotent_upsert.conformance import mysql_targets as mysql_targets_on
 from exactsink_idempotent_upsert.conformance import targets as upsert_targets
 from exactsink_idempotent_upsert.postgres.targets import kit_targets as upsert_targets_on
@@ -42,16 +43,10 @@ _OF_APPLIERS = {
     *("two-jobs-interleaved", "births-at-once", "second-journal", "marks-trimmed"),
 }
 """What a target's own part of the roads does: all points are played on files, on Postgres's `two_phase`, on Kafka."""
-_OF_TABLES = {
+OF_TABLES = {
     *("killed-inside-commit", "stalled-inside-commit", "commits-at-once", "commit-replayed", "second-journal"),
-    *(
-        "one-vote-lost",
-        "loser-swept",
-        "undecided-invisible",
-        "births-at-once",
-        "unknown-after-commit",
-        "bad-rows-apart",
-    ),
+    *("one-vote-lost", "loser-swept", "undecided-invisible", "births-at-once", "unknown-after-commit"),
+    "bad-rows-apart",
 }
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
@@ -102,11 +97,21 @@ class TestFiles(ConformanceSuite):
 class TestDelta(ConformanceSuite):
     """One entry of a log for all participants: what is its own beside files."""
 
-    test_conformance = chosen(_OF_TABLES)
+    test_conformance = chosen(OF_TABLES)
 
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         return delta_targets()["partitioned"]
+
+
+class TestIceberg(ConformanceSuite):
+    """One snapshot for all participants, put there by the catalog."""
+
+    test_conformance = chosen({"killed-inside-commit", "stalled-inside-commit", "commits-at-once", "one-vote-lost"})
+
+    @pytest.fixture
+    def target(self) -> ConformanceTarget:
+        return iceberg_targets()["partitioned"]
 
 
 class TestIdempotentUpsert(ConformanceSuite):

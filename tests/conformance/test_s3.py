@@ -1,4 +1,4 @@
-"""The kit on targets that have something in S3: the `files` backend's, and SQLite's, whose rows are staged there."""
+"""The kit on targets that have something in an object store: the `files` backend's, and SQLite's staged rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ import s3fs  # noqa: F401
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
 from exactsink.toolkit.storage import ObjectPath
-from exactsink_files.backend import FilesBackend, FilesOptions
-from exactsink_files.s3 import S3 as Calls
-from exactsink_files.s3 import open_s3
+from exactsink_files.backend import FilesBackend, FilesOptions, store_of
+from exactsink_files.stores import Store
 from exactsink_files.votes import VotedFiles
 from exactsink_idempotent_upsert.conformance import StagedTarget
 from tests.conformance.test_backends import chosen
@@ -55,8 +54,8 @@ _OF_STORES = {
 
 
 @dataclass(frozen=True)
-class S3Target(ConformanceTarget):
-    """A prefix of its own a scenario, below a URL in S3, with Parquet in partition folders."""
+class StoreTarget(ConformanceTarget):
+    """A prefix of its own a scenario, below a URL in a store, with Parquet in partition folders."""
 
     url: str
 
@@ -87,19 +86,23 @@ class S3Target(ConformanceTarget):
 
     def foreign(self, folder: Path) -> None:
         s3 = self._s3(folder)
-        s3.create(s3.key("somebody's own.parquet"), {})
+        key = s3.key("somebody's own.parquet")
+        upload = s3.create(key, {})
+        s3.put_part(key, upload, 1, b"x")
+        (folder / "upload").write_text(upload)
         s3.put(s3.key("_exactsink/somebody's own.uploads"), b"[]")
 
     def foreign_stands(self, folder: Path) -> bool:
         s3 = self._s3(folder)
         stands = s3.get(s3.key("_exactsink/somebody's own.uploads")) == b"[]"
-        return stands and bool(list(s3.uploads(s3.key("somebody's own.parquet"))))  # by its whole key: any server does
+        upload = (folder / "upload").read_text()
+        return stands and s3.parts(s3.key("somebody's own.parquet"), upload) is not None
 
     def _lake(self, folder: Path) -> str:
         return f"{self.url}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}/lake"
 
-    def _s3(self, folder: Path) -> Calls:
-        return Calls(open_s3(self._lake(folder), None, None))
+    def _s3(self, folder: Path) -> Store:
+        return store_of(ObjectPath.of(self._lake(folder)))
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,7 @@ class TestS3(OnS3):
 
     @pytest.fixture
     def target(self, url: str) -> ConformanceTarget:
-        return S3Target(url)
+        return StoreTarget(url)
 
 
 class TestStagingOnS3(OnS3):

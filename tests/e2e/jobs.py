@@ -11,6 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset as ds
+from deltalake import DeltaTable
 
 Row = tuple[object, ...]
 
@@ -56,6 +57,7 @@ backend = "files"
 path = "{folder}/lines"
 format = "json"
 """
+DELTA = '\n[sinks.delta]\nbackend = "delta"\npath = "{folder}/delta"\npartition_by = ["kind"]\n'
 THREE_SINKS = SINKS + LINES
 """Parquet, an SQLite table, and JSON lines: every row goes to all three."""
 
@@ -104,7 +106,7 @@ def in_table(folder: Path) -> Counter[int]:
 
 
 def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, Mapping[str, list[Row]]]:
-    """Hold the rows of THREE_SINKS against the source's, every column: what is missing, and what is there too often.
+    """Compare the rows of THREE_SINKS, and of DELTA if it exists, to the source's: what lacks or too often there.
 
     `also` is what sinks elsewhere hold. Empty when all is well.
     """
@@ -113,6 +115,8 @@ def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, M
     whole = Counter(map(row_of, source))
     narrow: Counter[Row] = Counter((row["id"], row["kind"], row["amount"]) for row in source)
     held = {"lake": _lake(folder), "lines": _lines(folder), "table": _table(folder), **also}
+    if (folder / "delta").exists():
+        held["delta"] = Counter(map(row_of, DeltaTable(folder / "delta").to_pyarrow_table().to_pylist()))
     wanted = {sink: narrow if sink == "table" else whole for sink in held}
     return {
         sink: {"missing": _some(wanted[sink] - found), "too often": _some(found - wanted[sink])}

@@ -105,7 +105,7 @@ def _file(day: Day) -> None:
     day.refused(2, f"{both}\n{narrow}: {columns}{fix}", command="check")
     day.edit((f"{setting}\n", ""), ("[spark.conf]\n", f"[spark.conf]\n{setting}\n"))
     day.edit(('columns = "id"', 'columns = ["id"]'))
-    near = "no backend file is installed; did you mean files?\n  next: name one of delta, files, idempotent_upsert, k"
+    near = "no backend file is installed; did you mean files?\n  next: name one of delta, files, iceberg, idempotent_up"
     day.refused(2, f"{day.at('backend = ')}: {near}", command="run")
     day.edit(('"file"', '"files"'))
     missing = f"{day.at('[sinks.table]')}: sinks.table.keys is missing"

@@ -11,6 +11,8 @@ import psycopg
 import pyarrow.dataset as ds
 import pytest
 import s3fs
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 from exactsink.cli.main import main
 from exactsink.starters.job import TARGETS
@@ -44,6 +46,20 @@ def test_each_target_beside_an_upsert_holds_the_rows_of_the_source(
 
 def _lake(folder: Path, name: str, request: pytest.FixtureRequest) -> Place:
     return {}, lambda: in_lake(folder)
+
+
+def _delta(folder: Path, name: str, request: pytest.FixtureRequest) -> Place:
+    return {}, lambda: [tuple(row.values()) for row in DeltaTable(folder / "delta").to_pyarrow_table().to_pylist()]
+
+
+def _iceberg(folder: Path, name: str, request: pytest.FixtureRequest) -> Place:
+    uri = f"sqlite:///{folder}/catalog.db"
+
+    def rows() -> list[tuple[object, ...]]:
+        table = SqlCatalog("default", uri=uri, warehouse=str(folder / "warehouse")).load_table("shop.orders")
+        return [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
+
+    return {"ICEBERG_CATALOG": uri}, rows
 
 
 def _table(folder: Path, name: str, request: pytest.FixtureRequest) -> Place:
@@ -82,4 +98,12 @@ def _bucket(folder: Path, name: str, request: pytest.FixtureRequest) -> Place:
     return {**given, "AWS_ENDPOINT_URL": s3.endpoint, "BUCKET": bucket}, rows
 
 
-PLACES = {"files": _lake, "upsert": _table, "kafka": _topic, "postgres": _postgres, "s3": _bucket}
+PLACES = {
+    "delta": _delta,
+    "files": _lake,
+    "iceberg": _iceberg,
+    "upsert": _table,
+    "kafka": _topic,
+    "postgres": _postgres,
+    "s3": _bucket,
+}

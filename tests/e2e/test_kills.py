@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import KILLED, Drivers
-from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
+from tests.e2e.jobs import DELTA, PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import SLOTS, Database, gate_of
 from tests.e2e.warm_jvm import WarmJvm
@@ -34,8 +34,8 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
 
     No rule of the start looks at a clock: what has stood prepared for a second is treated as after a week.
     """
-    write_source(tmp_path, 7 * PARTICIPANTS)
-    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks(), source=TWO_FILES)
+    write_source(tmp_path, 9 * PARTICIPANTS)
+    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks() + DELTA, source=TWO_FILES)
     held: list[tuple[str, ...]] = []
 
     def killed(point: str, edge: str, epoch: int | None, first: str | None = None) -> tuple[float, float, int]:
@@ -82,6 +82,8 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
     assert in_kafka() == (6, 0, False)
     assert not (tmp_path / "checkpoint" / "commits" / "5").exists(), "Spark has the batch still to do"
 
+    killed("commit:delta", "before", 6)
+    killed("commit:delta", "after", 7)
     drivers.whole(job, jvm=jvm)
     assert own_database.amiss(tmp_path) == {}
     assert kafka_sink.amiss(tmp_path) == {}

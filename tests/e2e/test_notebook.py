@@ -34,7 +34,7 @@ def test_a_notebook_whose_kernel_is_killed_in_an_epoch_goes_on(tmp_path: Path, m
     with first.setup_kernel():
         assert shown(first, "again").startswith("<Query of job orders: running")
         assert shown(first, "count") == "((2000, 2000), (2000, 2000))"
-        with pytest.raises(CellExecutionError, match="a query of job orders runs in this session already"):
+        with pytest.raises(CellExecutionError, match="a query of job orders runs in this program already"):
             shown(first, "start")
         with pytest.raises(DeadKernelError):
             shown(first, "kill")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,15 +14,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, lit, udf
+from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType
 
 from exactsink import Job, Query
 from exactsink.contract import ConfigError, ExactsinkError, PreflightError, Retryable
+from exactsink_delta import Delta
 from exactsink_files import Files
 from exactsink_idempotent_upsert import Upsert
 from tests.e2e.jobs import ids, in_lake, in_table, write_source
 from tests.e2e.processes import ROOT
 
+ANY: Any = None
 SCHEMA = "id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>"
 
 
@@ -49,10 +52,14 @@ def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(job: Job, rows: Data
     lake = {"backend": "files", "path": str(tmp_path / "lake")}
     other = {"name": "orders", "checkpoint": str(tmp_path / "other")}
     again = Job.from_dict({"job": other, "sinks": {"lake": lake}})
-    for beside in (job, again):
-        with pytest.raises(ConfigError, match="a query of job orders runs in this session already") as refused:
-            beside.start(rows)
+    elsewhere = rows.sparkSession.newSession().readStream.schema(SCHEMA).json(str(tmp_path / "source"))
+    for beside, frame in ((job, rows), (again, rows), (job, elsewhere)):
+        with pytest.raises(ConfigError, match="a query of job orders runs in this program already") as refused:
+            beside.start(frame)
         assert "stop()" in refused.value.next
+    for seconds in (ANY or "10", 0):
+        with pytest.raises(ConfigError, match="awaitTermination takes a number of seconds above 0, and got"):
+            query.awaitTermination(seconds)
     assert query.isActive
     assert job.journal().read().last_generation == 1
     query.stop()
@@ -63,12 +70,15 @@ def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(job: Job, rows: Data
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
-def test_stop_ends_the_epoch_first(job: Job, rows: DataFrame, tmp_path: Path) -> None:
-    query = job.start(rows)
-    while not query.is_in_epoch():
-        assert query.isActive
-    query.stop()
-    assert query.exception() is None
+@pytest.mark.parametrize("by", ["query", "job"])
+def test_stop_ends_the_epoch_first(by: str, job: Job, rows: DataFrame, tmp_path: Path) -> None:
+    with job if by == "job" else nullcontext():
+        query = job.start(rows)
+        while not query.is_in_epoch():
+            assert query.isActive
+        if by == "query":
+            query.stop()
+    assert (query.isActive, query.exception()) == (False, None)
     assert query.epochs >= 1
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(query.epochs)
     assert repr(query) == f"<Query of job orders: ended, last epoch {query.last_epoch}; sinks: lake, table>"
@@ -131,7 +141,6 @@ def test_a_run_is_named_by_a_date_or_a_text(job: Job, spark: SparkSession, tmp_p
     assert job.write(frame, run="2026-11-20").already_done
 
 
-ANY: Any = None
 REFUSED: dict[str, tuple[Callable[[Job, DataFrame], object], str]] = {
     "a number as a run": (
         lambda job, rows: job.write(rows.sparkSession.range(3), run=ANY or 20261),
@@ -140,6 +149,17 @@ REFUSED: dict[str, tuple[Callable[[Job, DataFrame], object], str]] = {
     "an empty run": (lambda job, rows: job.write(rows.sparkSession.range(3), run=" "), "a batch run needs a name"),
     "a table's name": (lambda job, rows: job.start(ANY or "orders"), 'spark.readStream.table("NAME")'),
     "a route without frames": (lambda job, rows: job.start(rows, lambda frame: ANY), "the route returns NoneType"),
+    "a route in a list": (lambda job, rows: job.start(rows, ANY or [rows]), "the route is list"),
+    "a route that counts": (
+        lambda job, rows: job.start(rows, lambda frame: ANY or [frame.count()]),
+        "refuses the route",
+    ),
+    "an aggregate to append": (
+        lambda job, rows: job.start(rows.groupBy("id", "kind", "amount").count()),
+        "Spark refuses the query: [STREAMING_OUTPUT_MODE",
+    ),
+    "foreachBatch(job)": (lambda job, rows: job(rows, 0), "frame.writeStream.foreachBatch(job.foreach_batch())"),
+    "foreachBatch(job.foreach_batch)": (lambda job, rows: job.foreach_batch(ANY or rows, 0), "foreachBatch(job.fo"),
     "a route's one frame": (lambda job, rows: job.start(rows, lambda frame: ANY or frame), "returns DataFrame"),
     "a distribution by no column": (
         lambda job, rows: Job(name="d", checkpoint="d", sinks={"l": Files(path="l", distribution="hash(uid)")}).start(
@@ -160,26 +180,31 @@ def test_a_mistake_of_a_program_is_refused_before_the_claim(case: str, job: Job,
 
 
 def test_two_columns_of_one_name_are_refused_before_the_first_row(job: Job, rows: DataFrame, tmp_path: Path) -> None:
-    lake = Job(
-        name="twice", checkpoint=tmp_path / "twice", sinks={"lake": {"backend": "files", "path": tmp_path / "l"}}
-    )
+    lake = Job(name="twice", checkpoint=tmp_path / "twice", sinks={"lake": Files(path=tmp_path / "l")})
     with pytest.raises(PreflightError, match="sink lake: the rows have 2 columns id"):
         lake.start(rows.select("id", col("id")))
     assert not (tmp_path / "l").exists()
 
 
 def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows: DataFrame, tmp_path: Path) -> None:
-    sinks = {
-        "a": {"backend": "files", "path": tmp_path / "lake"},
-        "b": {"backend": "files", "path": tmp_path / "lake"},
-        "c": {"backend": "files", "path": tmp_path / "checkpoint/lake"},
+    places = {"a": tmp_path / "lake", "b": tmp_path / "lake", "c": tmp_path / "checkpoint/lake"}
+    sinks = {name: Files(path=place) for name, place in places.items()} | {
+        "d": Delta(path=tmp_path / "lake"),
+        "e": Delta(path=tmp_path / "checkpoint/table"),
+        "f": Files(path=tmp_path),
     }
     made = Job(name="shared", checkpoint=tmp_path / "checkpoint", sinks=sinks, output_mode="update")
     found = {name: [(f.severity, f.message) for f in each] for name, each in made.preflight(rows).findings.items()}
     assert [severity for severity, _ in found["a"]] == ["warning"]
     assert "gives a key again" in found["a"][0][1]
     assert any(severity == "warning" and "as sink a does" in message for severity, message in found["b"])
-    assert any(severity == "error" and "the job's own folder" in message for severity, message in found["c"])
+    for name in "ce":
+        assert any(severity == "error" and "the job's own folder" in message for severity, message in found[name])
+    assert ("error", f"sink a, which is files, has the same target delta:{tmp_path}/lake") in found["d"]
+    assert (
+        "warning",
+        f"the job's own folder {tmp_path}/checkpoint is in {tmp_path}: readers may take its files for rows",
+    ) in found["f"]
 
 
 def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +252,5 @@ def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
 
 
 def test_query_has_the_names_of_sparks_own() -> None:
-    from pyspark.sql.streaming.query import StreamingQuery
-
     names = {name for name in dir(StreamingQuery) if not name.startswith("_")}
     assert names <= set(dir(Query))

@@ -41,8 +41,8 @@ BAD: dict[str, list[dict[str, Any]]] = {
     "is not proven here": [{"path": "hdfs:/x"}],
     "never a password": [{"path": "sftp://me:secret@host/x"}, {"path": "sftp:///x"}],
     "whole path": [{"path": "sftp://host"}, {"path": "ssh://host/a/../b"}],
-    "gcsfs keeps": [{"path": "gs://bucket/x"}],
-    "adlfs makes": [{"path": "abfss://box@account/x"}],
+    "write gs://bucket/path": [{"path": "gs://me@bucket/x"}],
+    "write abfss://container@": [{"path": "abfss://box@acc:ount/x"}, {"path": "az:///x"}],
     "write s3://bucket/path": [{"path": "s3:///x"}, {"path": "s3a://key:secret@bucket/x"}],
     "an empty name": [{"path": "s3://bucket/x//y"}, {"path": "s3://bucket/../y"}],
     "for a path on s3": [{"endpoint_url": "http://host:1"}, {"profile": "me"}],
@@ -109,6 +109,14 @@ def test_a_file_in_the_place_of_a_folder_is_found_and_fatal(tmp_path: Path, in_t
 def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert files(tmp_path / "a" / "b").check() == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_folder_of_a_table_is_refused(tmp_path: Path) -> None:
+    for log, name, kind in (("_delta_log", "0.json", "Delta"), ("metadata", "1.metadata.json", "Iceberg")):
+        (tmp_path / kind / log).mkdir(parents=True)
+        assert files(tmp_path / kind).check() == []
+        (tmp_path / kind / log / name).touch()
+        assert f"is a table of {kind}, which deletes files" in files(tmp_path / kind).check()[0].message
 
 
 @pytest.mark.parametrize(

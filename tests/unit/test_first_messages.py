@@ -65,10 +65,7 @@ def test_a_file_that_is_not_there_points_to_those_that_are_and_to_init(tmp_path:
         assert (ended.code, ended.out) == (2, "")
 
 
-GROUPS = ("", "files", "indoubt", "journal")
-
-
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", ["", "files", "indoubt", "journal"])
 def test_help_is_cut_nowhere(command: Command, monkeypatch: pytest.MonkeyPatch, group: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     shown = command(*group.split(), "--help").out
@@ -89,6 +86,9 @@ def test_help_has_the_commands_in_the_order_of_use_and_every_one_once(command: C
 
 TYPED = {
     ("run",): "exactsink run job.toml",
+    ("run", "--dry-run", "job.toml"): "exactsink check job.toml",
+    ("indoubt", "list", "job.toml", "-v"): "exactsink -v indoubt list job.toml",
+    ("run", "job.toml", "--log-format", "json"): "exactsink --log-format json run job.toml",
     ("status", "job.toml", "more"): "exactsink status --help",
     ("bench", "job.toml"): "exactsink bench --job job.toml",
     ("journal", "job.toml"): "exactsink journal verify job.toml",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import exactsink
 from exactsink import Job
 from exactsink.contract import ConfigError, SinkKeys
 from exactsink.job.config.model import JobSection, SinkSection
@@ -46,6 +48,13 @@ def test_a_typed_sink_is_its_table_and_its_signature_has_every_option(
     assert f"<td>file://{tmp_path}/lake</td>" in job._repr_html_()
     with pytest.raises(ConfigError, match="sinks is one sink without a name"):
         Job(name="orders", checkpoint=tmp_path / "c", sinks=Files(path="lake"))
+    unnamed: Any = Files
+    with pytest.raises(ConfigError, match=r"takes its options by name, and got 'lake'") as refused:
+        unnamed("lake")
+    assert refused.value.next == "Files(path=...)"
+    with pytest.raises(ImportError, match="Kafka is in its backend's package: from exactsink_kafka import Kafka"):
+        importlib.import_module("exactsink").Kafka  # noqa: B018
+    assert not hasattr(exactsink, "Kafak")
     wrong: dict[str, Any] = {"pth": "lake"}
     with pytest.raises(ConfigError, match=r"unknown key sinks\.lake\.pth; did you mean path\?"):
         Job(name="orders", checkpoint=tmp_path / "c", sinks={"lake": Files(**wrong)})

@@ -44,8 +44,10 @@ def test_a_mix_of_classes_must_be_allowed() -> None:
     check_guarantee(_sinks(table=EARLY), require=None, allow_early_rows=False)  # alone it mixes nothing
 
 
-def test_batch_runs_are_refused_by_a_sink_that_needs_an_order() -> None:
-    check_batch_guarantee(_sinks(lake=EXACT))
+def test_batch_runs_and_streams_are_refused_by_a_sink_that_takes_the_other_alone() -> None:
+    check_batch_guarantee(days := _sinks(lake=EXACT, days=Traits(batch_only=True)))
+    with pytest.raises(PreflightError, match=r"sink days .* takes no stream"):
+        check_guarantee(days, require=None, allow_early_rows=False, stream=True)
     with pytest.raises(PreflightError, match=r"sink table .* takes no batch runs"):
         check_batch_guarantee(_sinks(lake=EXACT, table=EARLY))
 

@@ -78,9 +78,9 @@ def test_verify_says_what_a_recovery_needs(long_job: Job, command: Command, seq:
 
 def test_history_steps_over_what_is_damaged(long_job: Job, command: Command) -> None:
     _cut(_entry(long_job, 2))
-    lines = command("history", long_job.file, "--json").body
-    assert [line["kind"] for line in lines[:4]] == ["claim", "decide", "damaged", "decide"]
-    assert "journal verify" in command("history", long_job.file).out
+    out = command("history", long_job.file).out
+    kinds = [word for line in out.splitlines()[1:5] for word in ("claim", "decide", "damaged") if f" {word} " in line]
+    assert (kinds, "journal verify" in out) == (["claim", "decide", "damaged", "decide"], True)
 
 
 def test_verify_passes_over_no_damaged_decision_in_silence(long_job: Job, command: Command) -> None:

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 
 from exactsink.contract import Fatal, Retryable
 from exactsink.job.config.model import SourceSection
-from exactsink.operate.preflight import own_targets
+from exactsink.job.side_by_side import own_targets
 from exactsink.spark.errors import tasks_of
 from exactsink.spark.kafka_source import source_error, with_isolation
 

@@ -150,7 +150,7 @@ def test_every_key_says_what_it_is_for(registry: Registry) -> None:
     schema = job_schema(registry)
     ours = {name: part for name, part in schema["$defs"].items() if name not in ("fake", "odd")}
     tables = {**ours, **{name: part for name, part in schema["properties"].items() if name != "sinks"}}
-    assert {"delta", "files", "kafka", "postgres", "idempotent_upsert"} == ours.keys()
+    assert {"delta", "files", "iceberg", "kafka", "postgres", "idempotent_upsert"} == ours.keys()
     assert [
         (t, key) for t, table in tables.items() for key, k in table["properties"].items() if not k.get("description")
     ] == []

@@ -122,12 +122,6 @@ def test_rows_of_keys_only_are_guarded_too(tmp_path: Path) -> None:
     assert sink.rows(GUARDED) == [(1, "a", 1, 2)]
 
 
-def test_order_by_lets_the_greatest_of_a_task_win(tmp_path: Path) -> None:
-    sink = direct(tmp_path, order_by="o", exclude=("o",))
-    sink.vote(1, [(1, "newest", 9), (1, "older", 3), (2, "null is lowest", None), (2, "any", -1)])
-    assert sink.rows(GUARDED) == [(1, "newest", 1, 1), (2, "any", 1, 1)]
-
-
 def test_another_journal_is_refused_before_its_first_row(tmp_path: Path) -> None:
     sink, other = direct(tmp_path).logged(), direct(tmp_path, lineage="L2")
     with pytest.raises(LineageError, match="belongs to sink table of job orders"):  # though nothing is decided yet

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -67,24 +66,6 @@ def test_decimals_are_neither_compared_nor_summed_as_texts(
 
 
 @pytest.mark.parametrize(
-    ("was", "kind", "value"),
-    [
-        (pa.decimal128(9, 2), pa.decimal128(10, 3), "1.00"),
-        (pa.timestamp("us"), pa.timestamp("us", "UTC"), "2026-01-02T03:04:05"),
-        (pa.timestamp("us"), pa.timestamp("ns"), "2026-01-02T03:04:05"),
-    ],
-)
-def test_a_key_that_the_table_holds_in_another_spelling_is_refused(
-    tmp_path: Path, was: pa.DataType, kind: pa.DataType, value: str
-) -> None:
-    sink = upsert(tmp_path)
-    sink.run(1, pa.table({"id": pa.array([value]).cast(was), "o": [1]}))
-    assert sink.check(pa.schema([("id", was), ("o", pa.int64())])) == []
-    (found,) = sink.check(pa.schema([("id", kind), ("o", pa.int64())]))
-    assert "one value would be two rows" in found.message
-
-
-@pytest.mark.parametrize(
     ("made", "said"),
     [
         ("(id INTEGER, v TEXT, o INTEGER)", "no PRIMARY KEY or UNIQUE index over exactly id"),
@@ -119,16 +100,6 @@ def test_create_adds_no_column_to_a_table_and_on_schema_change_does(tmp_path: Pa
     adding = upsert(tmp_path, strategy=strategy, on_schema_change="add_columns")
     assert adding.run(2, pa.table([[2], ["b"], [3], [4]], schema=wider)) == [Committed()]
     assert adding.rows("SELECT id, more FROM t ORDER BY id") == [(1, None), (2, 4)]
-
-
-def test_keys_of_two_columns_with_odd_names(tmp_path: Path) -> None:
-    schema = pa.schema([('or "der', pa.int64()), ("select", pa.string())])
-    sink = upsert(tmp_path, create=False, table='my "t', keys=("select", 'or "der'))
-    sink.sql('CREATE TABLE "my ""t" ("or ""der", "SELECT" TEXT)')
-    (found,) = sink.check(schema)
-    sink.sql(found.fix)
-    assert sink.check(schema) == []
-    assert sink.run(1, pa.table([[1], ["a"]], schema=schema)) == [Committed()]
 
 
 @pytest.mark.parametrize(
@@ -238,18 +209,6 @@ def test_rows_that_no_table_could_take(
     (found,) = upsert(tmp_path, **options).check(pa.schema([*SCHEMA, *added.items()]))
     assert (found.severity, found.message.startswith(message)) == ("error", True)
     assert fix in found.fix
-
-
-@pytest.mark.parametrize("closed", ["folder", "file"])
-def test_a_place_that_is_not_writable(tmp_path: Path, closed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sink = upsert(tmp_path)
-    sink.open(1, SCHEMA)
-    place = tmp_path if closed == "folder" else sink.file
-    access = os.access  # asked here, for root may write anywhere
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "access", lambda path, mode: Path(path) != place and access(path, mode))
-        (found,) = sink.check()
-    assert f"{place} is not writable" in found.message
 
 
 @pytest.mark.parametrize(

@@ -38,20 +38,6 @@ def test_rows_are_inserted_then_updated_and_invisible_before(tmp_path: Path) -> 
     assert sink.staged() == []
 
 
-def test_the_last_of_duplicate_rows_wins_by_partition_then_row(tmp_path: Path) -> None:
-    sink = upsert(tmp_path)
-    votes = sink.vote(1, [(1, "p0 first"), (1, "p0 last"), (2, "p0")], [(2, "p1"), (1, "p1")], [(2, "p2")])
-    assert sink.commit(1, votes[::-1]) == [Committed()] * 3
-    assert sink.rows() == [(1, "p1"), (2, "p2")]
-
-
-def test_order_by_uses_the_tables_own_equality_of_keys(tmp_path: Path) -> None:
-    sink = upsert(tmp_path, keys=("v",), order_by="o", create=False)
-    sink.sql("CREATE TABLE t (id, v TEXT COLLATE NOCASE UNIQUE, o)")
-    sink.run(1, [(1, "ab", 7), (2, "AB", 3)])
-    assert sink.rows("SELECT id, o FROM t") == [(1, 7)]
-
-
 _ARRIVED = "SELECT id FROM t ORDER BY rowid"
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
+import os
+import pty
 import re
+import struct
+import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -138,6 +145,32 @@ def test_a_pipe_gets_one_look_without_colour(in_doubt: Shop, command: Command) -
     assert (ended.code, ended.err) == (0, "")
     assert ended.out.startswith("shop  in doubt")
     assert "\x1b" not in ended.out
+
+
+@pytest.mark.timeout(120)
+def test_in_a_terminal_it_looks_again_until_ctrl_c(in_doubt: Shop) -> None:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    command = [sys.executable, "-m", "exactsink.cli.main", "watch", in_doubt.file, "--every", "0.5"]
+    shown = b""
+    with subprocess.Popen(
+        command,
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+        env={**os.environ, "TERM": "xterm"},
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    ) as watching:
+        os.close(theirs)
+        with suppress(OSError):  # its end
+            while more := os.read(ours, 65536):
+                shown += more
+                if shown.count(b"exactsink recover") == 2 and b"^C" not in shown:
+                    os.write(ours, b"\x03")
+    os.close(ours)
+    said = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.decode())
+    assert watching.returncode == 0, said
+    assert "Traceback" not in said
+    assert max(map(len, re.split(r"[\r\n]+", said))) <= 80
 
 
 @contextmanager

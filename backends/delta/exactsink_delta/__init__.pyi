@@ -14,6 +14,7 @@ def Delta(
     path: str | os.PathLike[str],
     create: bool = ...,
     partition_by: list[str] | tuple[str, ...] = ...,
+    mode: Literal["append", "overwrite_partitions"] = ...,
     on_schema_change: Literal["fail", "add_columns"] = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
@@ -24,5 +25,6 @@ def Delta(
         ...
     create: Whether to make the table, with the rows' columns, if there is none.
     partition_by: The columns that a new table is partitioned by; for a table that exists, its own or none.
+    mode: For batch runs: whether rows are added, or replace all rows of the partitions that they are in.
     on_schema_change: What to do with columns of the rows that the table lacks: refuse the epoch, or add them.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
@@ -21,7 +23,7 @@ class DeltaBackend(Backend):
 
     @property
     def strategy(self) -> str:
-        return "append"
+        return "append" if self.options.mode == "append" else "overwrite"
 
     @property
     def target(self) -> str:
@@ -30,7 +32,9 @@ class DeltaBackend(Backend):
     @property
     def traits(self) -> Traits:
         """A VACUUM may delete files that wait for their commit."""
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True, appends=True)
+        appends = self.options.mode == "append"
+        given = Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
+        return replace(given, appends=appends, batch_only=not appends)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Literal
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -40,6 +42,7 @@ from exactsink.contract import (
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
+    file_names,
     file_times,
     make_folder,
     path_of,
@@ -50,12 +53,15 @@ from exactsink.toolkit.storage import (
 from exactsink_delta.log import RECORDS, TableLog
 from exactsink_delta.options import DeltaOptions
 from exactsink_delta.preflight import added, arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, size_of
+from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, size_of, text_of
 
 __all__ = ["DeltaCommitter"]
 
 _TRIES = 20
 _NO_TABLE = "make it, or set create = true"
+_NOT_REMOVED = "deltalake cannot remove file {}, because the log spells its name in another way"
+_UNQUOTED = "/!$&'()+,-.:;=@_~"
+_APPEND = 'set mode = "append"'
 
 
 class DeltaCommitter(Committer):
@@ -72,12 +78,16 @@ class DeltaCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
             yield from self._store_problems()
+            if isinstance(self._root, Path) and self._root.is_file():
+                yield Finding("error", f"{self._root} is not a folder", "move it away, or set path to another folder")
+                return
             table = self._log.table()
             if table is not None:
                 yield from self._problems(table)
                 yield from misfits(schema, table, adds=self._adds)
             elif self._options.create:
-                yield from new_table_problems(schema, self._options.partition_by)
+                yield from self._stray_problems()
+                yield from self._new_problems(schema)
             else:
                 yield Finding("error", f"{self._root} is no Delta table", _NO_TABLE)
 
@@ -198,9 +208,12 @@ class DeltaCommitter(Committer):
     def _made(self, schema: pa.Schema) -> DeltaTable:
         if not self._options.create:
             raise Fatal(f"{self._root} is no Delta table", next=_NO_TABLE)
-        by = self._options.partition_by
-        self._check([*new_table_problems(schema, by)])
-        return self._log.create(delta_columns(schema)[0], by)
+        self._check(self._new_problems(schema))
+        return self._log.create(delta_columns(schema)[0], self._options.partition_by)
+
+    @property
+    def _replaces(self) -> bool:
+        return self._options.mode == "overwrite_partitions"
 
     @property
     def _adds(self) -> bool:
@@ -213,12 +226,34 @@ class DeltaCommitter(Committer):
         return ticket
 
     def _problems(self, table: DeltaTable) -> Iterator[Finding]:
+        about = table.metadata()
         yield from table_problems(table, self._options.partition_by, self._ctx.longest_pause_seconds)
+        yield from self._partition_problems(about.partition_columns)
+        if self._replaces:
+            if about.configuration.get("delta.appendOnly") == "true":
+                yield Finding("error", "the table lets nobody remove rows (delta.appendOnly)", _APPEND)
+            files = pa.table(table.get_add_actions())["path"].to_pylist()
+            yield from (Finding("error", _NOT_REMOVED.format(each), _APPEND) for each in files if not _removable(each))
+
+    def _new_problems(self, schema: pa.Schema) -> Iterator[Finding]:
+        yield from new_table_problems(schema, self._options.partition_by)
+        yield from self._partition_problems(self._options.partition_by)
+
+    def _partition_problems(self, by: Sequence[str]) -> Iterator[Finding]:
+        if self._replaces and not by:
+            yield Finding("error", "the table has no partitions that could be overwritten", _APPEND)
 
     def _store_problems(self) -> Iterable[Finding]:
         """Try what the log needs of a store: a create that fails if the object exists."""
         fix = "use a store that has conditional writes"
         return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
+
+    def _stray_problems(self) -> Iterable[Finding]:
+        """Find files of others where a table is to be made: its VACUUM would delete them."""
+        with suppress(FileNotFoundError):
+            if stray := [name for name in file_names(self._root) if not name.startswith(("_", "."))]:
+                message = f"{self._root} is no Delta table, and VACUUM would delete what is there: {min(stray)}"
+                yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
     def _check(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
@@ -258,20 +293,22 @@ class DeltaCommitter(Committer):
         return (Lost if known and not changed else Unknown)("; ".join((changed + lost)[:3]))
 
     def _actions(self, table: DeltaTable, committables: Sequence[Committable]) -> list[AddAction | RemoveAction]:
-        """Return the votes' files for the log. Raises Fatal where the table's columns are not the files' any more."""
-        now, actions = int(time.time() * 1000), list[AddAction | RemoveAction]()
+        """Return the votes' files for the log, and the removal of what they replace.
+
+        Raises Fatal where the table's columns are not the files' any more.
+        """
+        now, actions, written = int(time.time() * 1000), list[AddAction | RemoveAction](), list[Mapping[str, Any]]()
         for committable in committables:
             for number, voted in enumerate(json.loads(committable.payload)):
                 path = file_of(self._root, committable.ref, number)
-                actions.append(
-                    AddAction(path.name, voted["size"], voted["values"], now, True, json.dumps(voted["stats"]))
-                )
+                written.append(voted["values"])
+                actions.append(AddAction(path.name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
         # One ticket gave all of them their columns.
-        wrong = [*misfits(columns_of(path), table, [*voted["values"]])]
+        wrong = [*misfits(columns_of(path), table, [*written[-1]])]
         if wrong:
             why = f"its columns were changed since: {wrong[0].message}"
             raise Fatal(f"{self._root} can't take decided rows", why=why, next="RESTORE it to the version before that")
-        return actions
+        return [*actions, *(_removals(table, written, now) if self._replaces else ())]
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -286,3 +323,22 @@ class DeltaCommitter(Committer):
 def _named(table: DeltaTable | None) -> set[str]:
     """List the names of the files that the table's log names."""
     return set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
+
+
+def _removals(table: DeltaTable, written: Iterable[Mapping[str, str | None]], now: int) -> Iterator[RemoveAction]:
+    """Remove all files that the table has in these partitions, each of which is named by its values."""
+    by = table.metadata().partition_columns
+    replaced = {tuple(values[name] for name in by) for values in written}
+    files = pa.table(table.get_add_actions(flatten=True))
+    columns = [files[name].to_pylist() for name in ("path", "size_bytes", *(f"partition.{name}" for name in by))]
+    for path, size, *values in zip(*columns, strict=True):
+        place = tuple(map(text_of, values))
+        if place in replaced and not _removable(path):  # its writer came after the epoch was opened
+            raise Fatal(_NOT_REMOVED.format(path), next="have its writer rewrite it, then write the run again")
+        if place in replaced:
+            yield RemoveAction(unquote(path), True, now, size, dict(zip(by, place, strict=True)))
+
+
+def _removable(path: str) -> bool:
+    """Return whether deltalake spells a file's name as the log does. Else its removal would remove nothing."""
+    return quote(unquote(path), safe=_UNQUOTED) == path

@@ -31,7 +31,7 @@ _BIRTH = -1
 
 
 class TableLog:
-    """One sink's view. The table is opened again whenever its log changed: it may have gone back in time."""
+    """One sink's view. The table is opened again when its log is not the one that was read: it may have gone back."""
 
     def __init__(self, root: AnyPath, job: str, sink: str) -> None:
         self._root, self._job, self._sink = root, job, sink
@@ -44,8 +44,8 @@ class TableLog:
 
     def table(self, version: int | None = None) -> DeltaTable | None:
         """Open the table as it is now; None where there is none."""
-        if version is None and self._opened is not None and self._is_newest(*self._opened):
-            return self._opened[0]
+        if version is None and (known := self._known()) is not None:
+            return known
         try:
             table = DeltaTable(str(self._root), version=version, storage_options=_options(self._root))
         except TableNotFoundError:
@@ -128,7 +128,6 @@ class TableLog:
         )
         hooks, by = PostCommitHookProperties(False, False), table.metadata().partition_columns
         schema = table.schema()
-        self._opened = None
         try:
             table.create_write_transaction(
                 actions, "append", schema, by, commit_properties=entry, post_commithook_properties=hooks
@@ -177,12 +176,23 @@ class TableLog:
         if settings.get("delta.enableExpiredLogCleanup") != "false":
             table.cleanup_metadata()
 
-    def _is_newest(self, table: DeltaTable, entry: bytes) -> bool:
-        """Return whether the log still has the entry that the table was opened at, byte by byte, and none after it.
+    def _known(self) -> DeltaTable | None:
+        """Return the table that was opened, with the entries that came since. None: it has to be opened again.
 
-        An entry names its time and files, or the table's random id: no other history has the same.
+        The log must have the entry that it was opened at, byte by byte. An entry names its time and files, or the
+        table's random id: no other history has the same.
         """
-        return self._entry(table.version()) == entry and not self._entry_path(table.version() + 1).exists()
+        if self._opened is None or self._entry(self._opened[0].version()) != self._opened[1]:
+            return None
+        table, self._opened = self._opened[0], None
+        with suppress(DeltaError):  # a log that was cleaned meanwhile may have a gap
+            if self._entry_path(table.version() + 1).exists():
+                table.update_incremental()
+            self._seen = table.version()
+            if (entry := self._entry(self._seen)) is not None:
+                self._opened = table, entry
+                return table
+        return None
 
     def _entry(self, version: int) -> bytes | None:
         try:

@@ -26,6 +26,8 @@ class DeltaOptions(BackendOptions):
     """Whether to make the table, with the rows' columns, if there is none."""
     partition_by: tuple[str, ...] = ()
     """The columns that a new table is partitioned by; for a table that exists, its own or none."""
+    mode: Literal["append", "overwrite_partitions"] = "append"
+    """For batch runs: whether rows are added, or replace all rows of the partitions that they are in."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
     """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
 

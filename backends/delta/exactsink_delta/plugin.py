@@ -18,7 +18,10 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             load="exactsink_delta.backend:DeltaBackend",
             install="pip install 'exactsink[delta]'",
             drivers=("deltalake",),
-            strategies={"append": "tasks write Parquet files; the decision adds one entry to the table's log for them"},
+            strategies={
+                "append": "tasks write Parquet files; the decision adds one entry to the table's log for them",
+                "overwrite": "the same; the entry also removes what the partitions of its rows held (batch runs only)",
+            },
             conformance="exactsink_delta.conformance:targets",
         )
     ]

@@ -36,6 +36,7 @@ __all__ = [
     "fitted",
     "remove",
     "size_of",
+    "text_of",
 ]
 
 _BUFFERED_BYTES = 64 * 2**20
@@ -143,7 +144,7 @@ class DeltaWriter(Writer):
             return
         places = rows.select(by).append_column("", pa.array(range(rows.num_rows)))
         for group in places.group_by(by, use_threads=False).aggregate([("", "list")]).to_pylist():
-            yield tuple(_text(group[name]) for name in by), rows.take(group["_list"]).drop_columns(by)
+            yield tuple(text_of(group[name]) for name in by), rows.take(group["_list"]).drop_columns(by)
 
 
 class RowValidator(BatchValidator):
@@ -229,11 +230,11 @@ def _statistics(footer: pq.FileMetaData) -> Mapping[str, Any]:
         with suppress(ValueError, OverflowError):  # a date that Python does not have
             bounds = min(one.min for one in filled), max(one.max for one in filled)
             if all(type(b) in (int, str, date, datetime) and len(str(b)) <= _LONGEST_STATISTIC for b in bounds):
-                low[name], high[name] = (b if type(b) is int else _text(b) for b in bounds)
+                low[name], high[name] = (b if type(b) is int else text_of(b) for b in bounds)
     return {"numRecords": footer.num_rows, "minValues": low, "maxValues": high, "nullCount": nulls}
 
 
-def _text(value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
     """Return a value as Delta's log has it."""
     if value is None:
         return None

@@ -30,7 +30,8 @@ def Files(
     absolute where the options are first read. `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file
     that has reached it gets no more rows. Without it a participant writes one file per partition folder.
 
-    path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), or
+    path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
+        `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, or
         `sftp://user@host:port/path`.
     format: What the files are. `json` is JSON lines.
     partition_by: Columns that become folders, `column=value`.

@@ -15,27 +15,31 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from exactsink.contract import Committer, JobContext, Traits, Txn, Writer
 from exactsink.toolkit.local_paths import real_path
-from exactsink.toolkit.storage import AnyPath, ObjectPath, is_object_url
+from exactsink.toolkit.storage import AnyPath, ObjectPath, is_object_url, object_scheme
 from exactsink.toolkit.tabular import TabularBackend, TabularOptions
 from exactsink_files.committer import FilesCommitter
 from exactsink_files.links import Links
 from exactsink_files.places import FilePlace, root_of
 from exactsink_files.renames import Renames, SentFiles
-from exactsink_files.s3 import open_s3
+from exactsink_files.s3 import S3, open_s3
+from exactsink_files.stores import Store
 from exactsink_files.upload_files import UploadFiles
 from exactsink_files.uploads import Uploads
 from exactsink_files.votes import is_below
 from exactsink_files.writer import FilesWriter, TempFolder
 
-__all__ = ["FilesBackend", "FilesOptions"]
+__all__ = ["FilesBackend", "FilesOptions", "store_of"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?://(?P<host>[^/]*))?(?P<path>/.*|)", re.DOTALL)
-_S3 = ("s3", "s3a", "s3n")
-_REFUSED = {
-    "gs": "gcsfs keeps the end of a file in the task's memory until it is committed, so no vote could be kept",
-    "abfs": "adlfs makes a file visible as it is written, so nothing could wait for a decision",
+_BUCKETS = {
+    "s3": (r"[^@:?#\s]+", "s3://bucket/path"),
+    "gs": (r"[^@:?#\s]+", "gs://bucket/path"),
+    "abfs": (
+        r"[^@:?#\s]+(@[^@:?#\s]+)?",
+        "abfss://container@account.dfs.core.windows.net/path, or az://container/path",
+    ),
 }
-_REFUSED |= {"gcs": _REFUSED["gs"], "abfss": _REFUSED["abfs"], "az": _REFUSED["abfs"]}
+"""Stores: what follows the slashes in a URL, and how one is written."""
 
 
 class FilesOptions(TabularOptions):
@@ -46,7 +50,8 @@ class FilesOptions(TabularOptions):
     """
 
     path: str
-    """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), or `sftp://user@host:port/path`."""
+    """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
+    `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, or `sftp://user@host:port/path`."""
     on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
     """Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
     `allow`: any. Other epochs are refused before their first row."""
@@ -62,15 +67,14 @@ class FilesOptions(TabularOptions):
     @classmethod
     def _usable(cls, path: str, info: ValidationInfo) -> str:
         url = _URL.fullmatch(path)
-        scheme = "file" if url is None else url["scheme"].lower()
-        if url is not None and scheme in _S3:
-            return _s3_url(url["host"] or "", url["path"])
-        if url is not None and scheme in ("sftp", "ssh"):
+        scheme = "file" if url is None else object_scheme(path)
+        if url is not None and scheme in _BUCKETS:
+            return _store_url(scheme, url["host"] or "", url["path"])
+        if url is not None and scheme == "sftp":
             return _sftp_url(url["host"] or "", url["path"])
         if scheme != "file":
-            raise ValueError(
-                f"{scheme}: {_REFUSED.get(scheme, 'is not proven here')}: give a local path, s3://bucket/path or sftp://host/path"
-            )
+            known = ", ".join(f"{each}://" for each in (*_BUCKETS, "sftp"))
+            raise ValueError(f"{scheme}: is not proven here: give a local path, or one on {known}")
         if not path:
             raise ValueError("give the folder that the files go to")
         return real_path(path, info.context)
@@ -101,13 +105,19 @@ class FilesOptions(TabularOptions):
         """Return whether the files go to S3."""
         return self.path.startswith("s3://")
 
+    @property
+    def in_store(self) -> bool:
+        """Return whether the files go to an object store."""
+        return object_scheme(self.path) in _BUCKETS
 
-def _s3_url(bucket: str, path: str) -> str:
-    if not bucket or re.search(r"[@:?#\s]", bucket):
-        raise ValueError("write s3://bucket/path; credentials come from the environment, a profile or a role")
+
+def _store_url(scheme: str, bucket: str, path: str) -> str:
+    named, written = _BUCKETS[scheme]
+    if not re.fullmatch(named, bucket):
+        raise ValueError(f"write {written}; credentials come from the environment, a profile or a role")
     if path.strip("/") and not is_below(path.strip("/")):
         raise ValueError("the path in the bucket has an empty name, `.` or `..` in it")
-    return f"s3://{bucket}/{path.strip('/')}".rstrip("/")
+    return f"{scheme}://{bucket}/{path.strip('/')}".rstrip("/")
 
 
 def _sftp_url(host: str, path: str) -> str:
@@ -118,6 +128,19 @@ def _sftp_url(host: str, path: str) -> str:
     return f"sftp://{host}/{path.strip('/')}"
 
 
+def store_of(root: ObjectPath) -> Store:
+    """Return the calls of a target in an object store."""
+    if root.scheme == "s3":
+        return S3(root)
+    if root.scheme == "gs":  # a library is installed where its paths are used
+        from exactsink_files.gcs import Gcs
+
+        return Gcs(root)
+    from exactsink_files.azure import Azure
+
+    return Azure(root)
+
+
 class FilesBackend(TabularBackend):
     """Files that get their names after the decision; each appears whole, an epoch's files one after another."""
 
@@ -126,7 +149,7 @@ class FilesBackend(TabularBackend):
 
     @property
     def strategy(self) -> str:
-        return "multipart" if self.options.in_s3 else "rename"
+        return "multipart" if self.options.in_store else "rename"
 
     @property
     def on_schema_change(self) -> Literal["fail", "add_columns", "allow"]:
@@ -148,8 +171,8 @@ class FilesBackend(TabularBackend):
 
     @property
     def traits(self) -> Traits:
-        """A bucket's lifecycle rule, or a person, may drop uploads."""
-        lost = self.options.in_s3
+        """A bucket's rule, its service, or a person, may drop uploads."""
+        lost = self.options.in_store
         return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True, appends=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
@@ -160,14 +183,14 @@ class FilesBackend(TabularBackend):
         assert isinstance(root, ObjectPath)
         if root.scheme == "sftp":
             return FilesWriter(txn, schema, self.options, SentFiles(txn, root))
-        return FilesWriter(txn, schema, self.options, UploadFiles(txn, root))
+        return FilesWriter(txn, schema, self.options, UploadFiles(txn, store_of(root)))
 
     def committer(self, ctx: JobContext) -> Committer:
         root = self.root
         if isinstance(root, Path):
             place: FilePlace = Links(root, ctx.file_mode)
         else:
-            place = Renames(root) if root.scheme == "sftp" else Uploads(root)
+            place = Renames(root) if root.scheme == "sftp" else Uploads(store_of(root))
         exact = () if self.options.allow_folded_names else self.options.partition_by
         return FilesCommitter(ctx, place, self.problems, exact)
 

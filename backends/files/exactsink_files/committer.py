@@ -30,6 +30,7 @@ from exactsink.contract import (
     Undecided,
     Unknown,
 )
+from exactsink.toolkit.tabular.folders import table_findings
 from exactsink_files.audit import audited
 from exactsink_files.marks import FolderMark, MarkFolder
 from exactsink_files.places import FilePlace, explained
@@ -60,6 +61,7 @@ class FilesCommitter(Committer):
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._problems(schema)
         yield from self._place.problems(self._ctx)
+        yield from table_findings(self._place.root)
         texts = [each.name for each in schema if each.name in self._exact_folders and _is_text(each.type)]
         if texts and self._place.folds:
             yield Finding(

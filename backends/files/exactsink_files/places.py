@@ -52,8 +52,8 @@ _REMEDIES = {
     errno.EMFILE: 'raise `ulimit -n`, or set distribution = "hash(<partition columns>)": each value is an open file',
 }
 _STORE_REMEDIES = {
-    errno.EACCES: "renew the job's credentials, or give them the right to read, write, delete and list below {root}, "
-    "and to list and abort its multipart uploads",
+    errno.EACCES: "renew the job's credentials, or give them the right to read, write, delete and list below {root}; "
+    "on S3 also to list and abort its multipart uploads",
     errno.ENODEV: "make the bucket of {root}, or set another path",
     errno.ENAMETOOLONG: _SHORTER,
 }
@@ -197,7 +197,7 @@ def explained(root: str) -> Iterator[None]:
     except OSError as error:
         what = f"the target can't be written: {error.filename or root}"
         why = error.strerror or str(error)
-        in_store = root.startswith("s3:")
+        in_store = root.startswith(("s3:", "abfs:", "gs:"))
         if fix := remedy(error, root, _STORE_REMEDIES if in_store else _REMEDIES):
             raise Fatal(what, why=why, next=fix) from error
         raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error

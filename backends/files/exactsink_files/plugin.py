@@ -19,7 +19,7 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             install="pip install exactsink",
             strategies={
                 "rename": "tasks write hidden files into the target's file system; the decision gives them their names",
-                "multipart": "for s3:// paths: tasks upload parts; the decision completes them",
+                "multipart": "for object stores: tasks upload parts; the decision completes them",
             },
             conformance="exactsink_files.conformance:targets",
             bench="exactsink_files.bench:targets",

@@ -100,7 +100,10 @@ def _root(path: str | os.PathLike[str] | AnyPath) -> AnyPath:
     if isinstance(path, str):
         path = root_of(path.removeprefix("file://"))
         if isinstance(path, ObjectPath) and not re.fullmatch(r"[a-z0-9]+://[^/]+(/.*)?", path.url, re.DOTALL):
-            raise ConfigError(f"{path} names no bucket or server", next="write s3://bucket/path or sftp://host/path")
+            raise ConfigError(
+                f"{path} names no bucket or server",
+                next="write s3://bucket/path, abfss://container@host/path or sftp://host/path",
+            )
     return Path(os.path.abspath(path)) if isinstance(path, os.PathLike) else path
 
 

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from tempfile import SpooledTemporaryFile
 
 from exactsink.contract import Txn
-from exactsink.toolkit.storage import HashedFile, ObjectPath
-from exactsink_files.s3 import S3, in_parallel
+from exactsink.toolkit.storage import HashedFile
+from exactsink_files.stores import Store, in_parallel
 from exactsink_files.uploads import identity, record_name
-from exactsink_files.votes import Part, VotedFile, VotedFiles, temp_root
+from exactsink_files.votes import Part, VotedFile, VotedFiles
 from exactsink_files.writer import HiddenFiles, too_long
 
 __all__ = ["UploadFile", "UploadFiles", "part_bytes"]
@@ -23,7 +23,6 @@ _SENDERS = 4
 _MOST_ON_THE_WAY = 48 * 2**20
 _MOST_WAITING = 48 * 2**20
 """Bytes of a task: what is sent, and what waits to fill parts; beyond it that waits on the local disk."""
-_LONGEST_KEY = 1024  # bytes: S3's own limit
 
 
 def part_bytes(number: int) -> int:
@@ -38,11 +37,12 @@ class UploadFiles(HiddenFiles["UploadFile"]):
     Retryable.
     """
 
-    def __init__(self, txn: Txn, root: ObjectPath) -> None:
-        self.root = root.url
+    def __init__(self, txn: Txn, store: Store) -> None:
+        self.root = store.root.url
         self._txn = txn
-        self._s3 = S3(root)
-        self._record = S3(temp_root(root)).key(record_name(txn.id))
+        self._store = store
+        self.sealed = store.sealed
+        self._record = store.key(f"_exactsink/{record_name(txn.id)}")
         self._pool = ThreadPoolExecutor(_SENDERS, "exactsink-upload")
         self._sending: deque[tuple[Future[Part], int]] = deque()
         self._files: list[tuple[UploadFile, int]] = []
@@ -55,8 +55,8 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         """Nothing stands before the first file."""
 
     def open(self, final: str) -> UploadFile:
-        key = self._s3.key(final)
-        if len(key.encode()) > _LONGEST_KEY:
+        key = self._store.key(final)
+        if len(key.encode()) > self._store.longest_key:
             raise too_long(self._txn.sink, final, "the store")
         return UploadFile(self, final, key, self._pool.submit(self._begin, key, final))
 
@@ -74,9 +74,9 @@ class UploadFiles(HiddenFiles["UploadFile"]):
 
     def drop(self) -> None:
         self._pool.shutdown(cancel_futures=True)  # a part that is on its way may outlive an abort
-        in_parallel(lambda begun: self._s3.abort(*begun), self._begun)
+        in_parallel(lambda begun: self._store.abort(*begun), self._begun)
         if self._noted:
-            self._s3.delete([self._record])
+            self._store.delete([self._record])
 
     def room_for(self, size: int) -> bool:
         """Count bytes that come to wait, or that wait no more; return whether memory has room for them."""
@@ -87,22 +87,22 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         """Send a part, after the upload was begun. Raises OSError for an earlier one that could not be sent."""
         while self._sending and sum(size for _, size in self._sending) + len(data) > _MOST_ON_THE_WAY:
             self._sending.popleft()[0].result()
-        sent = self._pool.submit(lambda: self._s3.put_part(key, upload.result(), number, data))
+        sent = self._pool.submit(lambda: self._store.put_part(key, upload.result(), number, data))
         self._sending.append((sent, len(data)))
         return sent
 
     def _begin(self, key: str, final: str) -> str:
-        """Begin an upload. The first is noted at once, and then each time when there are twice as many."""
-        upload = self._s3.create(key, identity(self._txn.id, final))
+        """Begin an upload. The first is noted at once, and then each time when there are twice as many, or each."""
+        upload = self._store.create(key, identity(self._txn.id, final))
         with self._lock:
             self._begun.append((key, upload))
-            if len(self._begun) >= 2 * self._noted:
+            if len(self._begun) >= 2 * self._noted or self._store.notes == "all":
                 self._note()
         return upload
 
     def _note(self) -> None:
-        if len(self._begun) > self._noted:
-            self._s3.put(self._record, json.dumps(self._begun).encode())
+        if len(self._begun) > self._noted and self._store.notes != "none":
+            self._store.put(self._record, json.dumps(self._begun).encode())
             self._noted = len(self._begun)
 
 
@@ -135,7 +135,7 @@ class UploadFile(HashedFile):
 
     def voted(self, rows: int) -> VotedFile:
         """Wait until all of a file of so many rows is sent."""
-        parts = tuple(part.result() for part in self._parts)
+        parts = self._files.sealed(self._key, self._upload.result(), [part.result() for part in self._parts])
         return VotedFile(self._upload.result(), self._final, self._size, self._hash.hexdigest(), parts, rows)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Files in S3: multipart uploads, which nobody sees, until completing one gives its object the final name.
+"""Files in an object store: uploads, which nobody sees, until completing one gives its object the final name.
 
 A participant lists its uploads in an object of its own, `_exactsink/TXN.uploads`. That is what the sweep goes by first;
 what died before it could note an upload is found by the store's own listing, as far as the store has one.
@@ -26,21 +26,15 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
-from exactsink.toolkit.storage import ObjectPath, Upload, store_code
 from exactsink_files.places import FilePlace, Look, foreign_file
-from exactsink_files.preflight_s3 import store_problems
-from exactsink_files.s3 import S3, ObjectHead, in_parallel
+from exactsink_files.preflight_stores import store_problems
+from exactsink_files.stores import ObjectHead, Store, in_parallel
 from exactsink_files.votes import Part, VotedFile, VotedFiles, own_txn, temp_root
 
 __all__ = ["Uploads", "identity", "record_name"]
 
 _RECORD = ".uploads"
 _FILE = re.compile(r"(?:.*/)?(?P<txn>[^/]+?)(?:\.\d+)?\.(?:parquet|json|csv)", re.DOTALL)
-_GONE = frozenset({"NoSuchUpload", "404"})
-_PARTS_DIFFER = frozenset({"InvalidPart", "InvalidPartOrder", "EntityTooSmall"})
-_CONDITION = frozenset({"PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"})
-_LOOK = _GONE | _PARTS_DIFFER | _CONDITION
-"""Refusals of a Complete after which it is to be seen what stands."""
 
 _Answer = TypeVar("_Answer")
 
@@ -58,10 +52,10 @@ def identity(txn: str, final: str) -> dict[str, str]:
 class Uploads(FilePlace):
     """A bucket, below a prefix: files wait as parts of uploads."""
 
-    def __init__(self, root: ObjectPath) -> None:
-        self.root = root
-        self._s3 = S3(root)
-        self._own = S3(temp_root(root))
+    def __init__(self, store: Store) -> None:
+        self.root = store.root
+        self._store = store
+        self._own = type(store)(temp_root(store.root))
         self._all_listed = False
 
     def problems(self, ctx: JobContext) -> Iterable[Finding]:
@@ -73,10 +67,9 @@ class Uploads(FilePlace):
     def look(self, votes: Mapping[str, VotedFiles]) -> Look:
         """Find what is missing: one listing finds what stands, and what it lacks is asked for one by one."""
         files = [(name, file) for name, vote in votes.items() for file in vote.files]
-        listed = {upload.upload_id for upload in self._s3.uploads(self._s3.prefix)} if files else set()
-        waiting = {file.temp for _, file in files if file.temp in listed}
+        waiting = self._store.waiting([file for _, file in files]) if files else set()
         missing = {name: [_wrong_parts(file, file.parts)] for name, file in files if _wrong_parts(file, file.parts)}
-        unlisted = [each for each in files if each[1].temp not in listed]
+        unlisted = [each for each in files if each[1].temp not in waiting]
         states = in_parallel(lambda each: self._state(each[1]), unlisted)
         for (name, file), (waits, evidence) in zip(unlisted, states, strict=True):
             waiting |= {file.temp} if waits else set()
@@ -88,17 +81,17 @@ class Uploads(FilePlace):
         return None in self._parts(vote)
 
     def shows(self, vote: VotedFiles) -> bool:
-        return any(in_parallel(lambda file: self._s3.head(self._s3.key(file.final)), vote.files))
+        return any(in_parallel(lambda file: self._store.head(self._store.key(file.final)), vote.files))
 
     def withdraw(self, vote: VotedFiles) -> None:
-        in_parallel(lambda file: self._s3.abort(self._s3.key(file.final), file.temp), vote.files)
+        in_parallel(lambda file: self._store.abort(self._store.key(file.final), file.temp), vote.files)
         if any(parts is not None for parts in self._parts(vote)):  # the answer to an abort is empty: it proves nothing
             what, fix = f"the store keeps uploads to {vote.root}", "start the job again; if it stays, look at the store"
             raise Retryable(what, why="it had answered that they are aborted", next=fix)
         self.drop([vote])
 
     def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
-        with self._s3.completes_sent() as sent:
+        with self._store.completes_sent() as sent:
             return _each(votes, lambda name, file: self._place(name, file, file.temp in found.waiting, sent))
 
     def standings(self, votes: Mapping[str, VotedFiles]) -> Mapping[str, Sequence[Standing]]:
@@ -106,23 +99,26 @@ class Uploads(FilePlace):
 
     def holds(self, txn: Txn) -> Sequence[str]:
         noted = len(self._noted(self._own.key(record_name(txn.id))))
-        takes = f"{noted or 'its'} unfinished uploads below {self.root} take room in the store, until it ends or a "
-        rule = "lifecycle rule of the bucket (AbortIncompleteMultipartUpload) ends them; "
-        return [takes + rule + "no reader sees them, and none waits for them"]
+        takes = f"{noted or 'its'} unfinished uploads below {self.root} take room in the store, until it ends"
+        rule = f" or {self._store.ends_by} ends them" if self._store.ends_by else ""
+        return [f"{takes}{rule}; no reader sees them, and none waits for them"]
 
     def drop(self, votes: Sequence[VotedFiles]) -> None:
-        """Remove the lists of uploads that are completed."""
-        self._s3.delete([self._s3.key(vote.folder) for vote in votes])
+        """Remove the lists of uploads that are completed, and what else is left of them."""
+        self._store.forget([file for vote in votes for file in vote.files])
+        if self._store.notes != "none":
+            self._store.delete([self._store.key(vote.folder) for vote in votes])
 
     def remove(self, txns: Sequence[Txn]) -> None:
         """Abort all uploads of these participants: those on their lists, then those that the store lists."""
         ids = {txn.id for txn in txns}
-        records = [self._own.key(record_name(name)) for name in sorted(ids)]
+        records = [self._own.key(record_name(name)) for name in sorted(ids) if self._store.notes != "none"]
         noted = {pair for found in in_parallel(self._noted, records) for pair in found if _txn_name(pair[0]) in ids}
-        listed = {(up.name, up.upload_id) for up in self._listed(everywhere=True) if _txn_name(up.name) in ids}
+        unfinished = self._store.unfinished(everywhere=True)
+        listed = {(upload.name, upload.upload_id) for upload in unfinished if _txn_name(upload.name) in ids}
         for key in {key for key, _ in noted} - {key for key, _ in listed}:  # a server may know whole keys only
-            listed |= {(key, upload.upload_id) for upload in self._s3.uploads(key) if upload.name == key}
-        in_parallel(lambda pair: self._s3.abort(*pair), sorted(noted | listed))
+            listed |= {(key, upload.upload_id) for upload in self._store.uploads(key) if upload.name == key}
+        in_parallel(lambda pair: self._store.abort(*pair), sorted(noted | listed))
         self._own.delete(records)
 
     def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
@@ -131,9 +127,10 @@ class Uploads(FilePlace):
         Where the store finds none below the root, a committer looks once at all that the bucket has.
         """
         begun: dict[Txn, float] = {}
-        records = self._own.objects(self._own.key(f"{ctx.job}.{ctx.sink}."))
+        begins = self._own.key(f"{ctx.job}.{ctx.sink}.")
+        records = self._own.objects(begins) if self._store.notes != "none" else ()
         known = [(key.rpartition("/")[2].removesuffix(_RECORD), when) for key, when in records if key.endswith(_RECORD)]
-        listed = self._listed(everywhere=not self._all_listed)
+        listed = self._store.unfinished(everywhere=not self._all_listed)
         self._all_listed = True
         for name, when in [*known, *((_txn_name(upload.name), upload.begun) for upload in listed)]:
             if (txn := own_txn(ctx, name)) is not None:
@@ -141,53 +138,47 @@ class Uploads(FilePlace):
         now = time.time()
         return [InDoubt.of(txn, age_seconds=max(0.0, now - when)) for txn, when in begun.items()]
 
-    def _listed(self, *, everywhere: bool) -> Sequence[Upload]:
-        found = list(self._s3.uploads(self._s3.prefix))
-        if not found and everywhere and self._s3.prefix:
-            found = [upload for upload in self._s3.uploads("") if upload.name.startswith(self._s3.prefix)]
-        return found
-
     def _noted(self, record: str) -> list[tuple[str, str]]:
         """Read a list of uploads, which may be gone by now."""
         data = self._own.get(record)
         return [] if data is None else [(key, upload) for key, upload in json.loads(data)]
 
     def _parts(self, vote: VotedFiles) -> list[list[Part] | None]:
-        return in_parallel(lambda file: self._s3.parts(self._s3.key(file.final), file.temp), vote.files)
+        return in_parallel(lambda file: self._store.parts(self._store.key(file.final), file.temp), vote.files)
 
     def _state(self, file: VotedFile) -> tuple[bool, str]:
         """Return whether an upload waits, and what keeps its file from its name."""
-        parts = self._s3.parts(self._s3.key(file.final), file.temp)
+        parts = self._store.parts(self._store.key(file.final), file.temp)
         if parts is not None:
             return True, "" if parts == list(file.parts) else self._other_parts(file)
-        return False, "" if self._s3.head(self._s3.key(file.final)) is not None else self._gone(file)
+        return False, "" if self._store.head(self._store.key(file.final)) is not None else self._gone(file)
 
     def _place(self, name: str, file: VotedFile, waits: bool, sent: Mapping[str, int]) -> Outcome:
         """Complete one upload, or find that it is. Raises Fatal when a foreign object has its name.
 
         Only an upload that was seen to wait is completed; a repeat is believed only when the object is seen: see
-        `S3.complete`.
+        `Store.complete`.
         """
         refusal: OSError | None = None
+        proof = "gone"
         completed = False
         if waits:
             try:
-                self._s3.complete(self._s3.key(file.final), file.temp, file.parts)
+                self._store.complete(self._store.key(file.final), file.temp, file.parts, identity(name, file.final))
                 completed = True
                 if sent[file.temp] <= 1:
                     return Committed()
             except OSError as error:
-                if store_code(error) not in _LOOK:
+                if not (proof := self._store.proves(error)):
                     raise
                 refusal = error
         if self._is_named(name, file):
             return Committed() if completed else AlreadyCommitted()
         if completed:
             return Unknown(f"{self._named(file)} was completed, as the store answered, and it shows no object")
-        code = store_code(refusal)
-        if refusal is None or code in _GONE:
+        if proof == "gone":
             return Unknown(self._gone(file))
-        if code in _PARTS_DIFFER:
+        if proof == "parts differ":
             return Unknown(f"{self._other_parts(file)}: {refusal}")
         raise Retryable(  # a condition failed, and what it failed for is gone, or another call is at the same key
             f"{self.root}/{file.final} could not be completed",
@@ -204,10 +195,15 @@ class Uploads(FilePlace):
 
     def _is_named(self, name: str, file: VotedFile) -> bool:
         """Return whether an object has its final name. Raises Fatal when a foreign one has it."""
-        held = self._s3.head(self._s3.key(file.final))
-        if held is not None and not _is_voted(held, name, file):
+        held = self._store.head(self._store.key(file.final))
+        if held is not None and not self._is_voted(held, name, file):
             raise foreign_file(f"{self.root}/{file.final}", file)
         return held is not None
+
+    def _is_voted(self, held: ObjectHead, txn: str, file: VotedFile) -> bool:
+        """Return whether an object is the voted file: ours by its metadata, of its size, and of its parts."""
+        ours = identity(txn, file.final).items() <= held.metadata.items()
+        return ours and held.size == file.size and self._store.is_made_of(held, file.parts)
 
     def _named(self, file: VotedFile) -> str:
         return f"the upload {file.temp} of {self.root}/{file.final}"
@@ -234,18 +230,6 @@ def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
         return f"the vote for {file.final} does not list all parts of its upload {file.temp}"
     size = sum(part.size for part in parts)
     return "" if size == file.size else f"the parts of {file.final} have {size} bytes, {file.size} were voted for"
-
-
-def _is_voted(held: ObjectHead, txn: str, file: VotedFile) -> bool:
-    """Return whether an object is the voted file: ours by its metadata, of its size, and of its parts' MD5s."""
-    if held.size != file.size or not identity(txn, file.final).items() <= held.metadata.items():
-        return False
-    tags = [part.etag.strip('"') for part in file.parts]
-    if not held.plain_etag or not all(re.fullmatch("[0-9a-f]{32}", tag) for tag in tags):
-        return True
-    whole = hashlib.md5(b"".join(map(bytes.fromhex, tags)), usedforsecurity=False).hexdigest()
-    shape = re.fullmatch(r"[0-9a-f]{32}-(\d+)", held.etag.strip('"'))
-    return shape is None or held.etag.strip('"') == f"{whole}-{len(tags)}"
 
 
 def _txn_name(key: str) -> str:

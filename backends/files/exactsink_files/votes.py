@@ -99,10 +99,11 @@ class VotedFiles:
             raise _refused(txn, f"this is sink {ctx.sink} of job {ctx.job}")
         if self.root != str(root) and (in_store or os.path.realpath(self.root) != os.path.realpath(str(root))):
             raise _refused(txn, f"its target is {self.root!r}, and the sink's is {root}")
-        uploads = isinstance(root, ObjectPath) and root.scheme == "s3"
+        uploads = isinstance(root, ObjectPath) and root.scheme != "sftp"
         if self.folder != f"_exactsink/{txn.id}" + (".uploads" if uploads else ""):
             raise _refused(txn, f"{self.folder!r} is not its folder below {root}")
-        temp = re.compile(r".+" if uploads else r"\d+\.tmp")
+        own = rf"{re.escape(txn.id)}\.parts/[^/]+" if uploads and root.scheme == "gs" else ".+"  # type: ignore[union-attr]
+        temp = re.compile(own if uploads else r"\d+\.tmp")
         final = re.compile(rf"{re.escape(txn.id)}(\.\d+)?\.(parquet|json|csv)")
         for file in self.files:
             if not (is_below(file.final) and final.fullmatch(file.final.rpartition("/")[2])):

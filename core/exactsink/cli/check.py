@@ -13,11 +13,11 @@ from exactsink.spark.session import make_session, read_source
 __all__ = ["check"]
 
 
-def check(path: str, answer: dict[str, Any]) -> None:
+def check(path: str, answer: dict[str, Any], within: float) -> None:
     """Print every sink and finding. Raises what would stop the job."""
     job = Job.from_toml(path)
     answer["job"] = job.config.job.name
-    reachable(job.config, job.sinks)
+    reachable(job.config, job.sinks, seconds=within)
     spark = make_session(job.config)
     try:
         with jvm_needed():

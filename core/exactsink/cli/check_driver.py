@@ -20,11 +20,11 @@ from exactsink.protocol.sinks import Sink
 __all__ = ["check", "report"]
 
 
-def check(path: str, answer: dict[str, Any]) -> None:
+def check(path: str, answer: dict[str, Any], within: float) -> None:
     """Print every sink and finding, and what is not looked at. Raises what would stop the job."""
     opened = Opened.of(path)
     answer["job"] = opened.config.job.name
-    found = check_from_driver(opened.config, opened.sinks)
+    found = check_from_driver(opened.config, opened.sinks, seconds=within)
     report(opened.sinks, found, answer)
 
 

@@ -8,10 +8,8 @@ from contextlib import closing
 
 import click
 
-from exactsink.cli.fields import main_fields
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import as_json, command, job_file, run_name
-from exactsink.cli.plain import print_json
+from exactsink.cli.options import command, job_file, run_name
 from exactsink.cli.table import print_table
 from exactsink.operate.explain import when
 from exactsink.protocol.journal.entries import Entry
@@ -25,15 +23,11 @@ __all__ = ["history"]
 @job_file
 @run_name
 @click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records.")
-@as_json
-def history(job: str, run: str | None, last: int, as_json: bool) -> None:
-    """List a job's claims, decisions and notes."""
+def history(job: str, run: str | None, last: int) -> None:
+    """List a job's claims, decisions and notes. `exactsink journal export` writes them as JSON."""
     opened = Opened.of(job, run)
     with closing(opened.history.journal(backoff)) as journal:
         entries = deque(journal.entries(), maxlen=last)
-    if as_json:
-        print_json([main_fields(entry) for entry in entries])
-        return
     print_table(("seq", "at", "record", "epoch", "what"), [_row(entry) for entry in entries], sys.stdout)
     if any(entry.record is None for entry in entries):
         print(f"  damaged entries: `{opened.history.commands.of('journal verify')}` shows which of them matter")

@@ -26,7 +26,7 @@ from exactsink.cli.history import history
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.init import init
 from exactsink.cli.journal import journal
-from exactsink.cli.options import as_json, job_file
+from exactsink.cli.options import as_json, job_file, within
 from exactsink.cli.plugins import PluginCommands
 from exactsink.cli.rebase import rebase
 from exactsink.cli.recover import recover
@@ -42,6 +42,8 @@ from exactsink.contract import EXIT_BUG, ConfigError, ContractError, ExactsinkEr
 from exactsink.job.stop import stopped_by_signals
 from exactsink.observe.logs import LogFormat, logs_json, start_log
 from exactsink.operate.asking import exit_though_asking
+from exactsink.operate.driver_check import CHECK_SECONDS
+from exactsink.operate.reachable import ANSWER_SECONDS
 
 __all__ = ["cli", "main"]
 
@@ -64,22 +66,24 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 
 @cli.command()
 @job_file
+@within(ANSWER_SECONDS)
 @as_json
-def run(job: str, as_json: bool) -> None:
+def run(job: str, within: float, as_json: bool) -> None:
     """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
-        _spark_command("run").run(job, stop=stop, answer=answer)
+        _spark_command("run").run(job, stop=stop, answer=answer, within=within)
 
 
 @cli.command()
 @job_file
 @click.option("--no-spark", is_flag=True, help="Look at what the driver alone can see, within 5 s; list the rest.")
+@within(CHECK_SECONDS)
 @as_json
-def check(job: str, no_spark: bool, as_json: bool) -> None:
+def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
     """Check a job's config, sinks and targets without writing a row."""
     with answering(as_json) as answer:
-        (check_driver if no_spark else _spark_command("check")).check(job, answer)
+        (check_driver if no_spark else _spark_command("check")).check(job, answer, within)
 
 
 @cli.command()
@@ -117,25 +121,8 @@ def script() -> None:
     click.echo(str(Path(__file__).with_name("submit.py")))
 
 
-for _command in (
-    *(
-        adopt,
-        backends,
-        barrier,
-        history,
-        indoubt,
-        init,
-        journal,
-        rebase,
-        recover,
-        runs,
-        schema,
-        status,
-        stop,
-        verify_job,
-        watch,
-    ),
-):
+_OTHERS = (adopt, backends, barrier, history, indoubt, init, journal, rebase, recover, runs, schema, status, stop)
+for _command in (*_OTHERS, verify_job, watch):
     cli.add_command(_command)
 
 

@@ -9,7 +9,7 @@ import click
 
 from exactsink.cli.plugins import JobCommand
 
-__all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "take_over"]
+__all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "take_over", "within"]
 
 job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
 run_name = click.option("--run", help="One of the job's batch runs, in place of its stream.")
@@ -17,6 +17,12 @@ take_over = click.option("--take-over", is_flag=True, help="Claim the job althou
 reason = click.option("--reason", default="", help="Kept in the journal.")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def within(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the option of how long stores may take, with this default."""
+    kind, said = click.FloatRange(min=0.1), "How long each store may take to answer."
+    return click.option("--within", type=kind, default=seconds, show_default=True, metavar="SECONDS", help=said)
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:

@@ -16,7 +16,7 @@ from exactsink.job.config import load_config
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.job.stop import Stop
 from exactsink.observe.logs import LogContext, in_context, logs_json
-from exactsink.operate.reachable import reachable
+from exactsink.operate.reachable import ANSWER_SECONDS, reachable
 from exactsink.protocol.events import Subscriber
 from exactsink.spark.job import Job
 from exactsink.spark.jvm import end_session, kill_jvm
@@ -31,11 +31,12 @@ def run(
     subscribers: Sequence[Subscriber] = (),
     stop: Stop | None = None,
     answer: dict[str, Any] | None = None,
+    within: float = ANSWER_SECONDS,
 ) -> None:
     """Run the job of this file until its source is exhausted, or `stop` is asked for. Raises our errors as they are.
 
-    `answer` is kept up with the epochs that are finished. However it ends, once Spark has started, a line says what it
-    did.
+    `within` is how long each store may take to answer before Spark starts; `answer` is kept up with the epochs that are
+    finished. However it ends, once Spark has started, a line says what it did.
     """
     stop = stop or Stop()
     answer = {} if answer is None else answer
@@ -53,7 +54,7 @@ def run(
     with in_context(context):
         if not logs_json():  # there the events say it
             print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
-        reachable(job.config, job.sinks)
+        reachable(job.config, job.sinks, seconds=within)
         spark = make_session(job.config)
         try:
             stop.take_signals()  # back from the Spark context

@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-import click
-
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import as_json, command, job_file, run_name
+from exactsink.cli.options import as_json, command, job_file, run_name, within
 from exactsink.cli.plain import plain, print_json
 from exactsink.cli.table import print_table
 from exactsink.contract import ExactsinkError, Lost, Unknown
@@ -35,14 +33,7 @@ _HELD = ("undecided", "foreign")
 @command()
 @job_file
 @run_name
-@click.option(
-    "--within",
-    type=click.FloatRange(min=0.1),
-    default=ASKED_SECONDS,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long each sink may take to answer.",
-)
+@within(ASKED_SECONDS)
 @as_json
 def status(job: str, run: str | None, within: float, as_json: bool) -> None:
     """Report how far a job is, who drives it, and what of its last epoch is not proven committed.

@@ -10,15 +10,24 @@ import click
 
 __all__ = ["next_command"]
 
+_BEFORE = {"-v": "-v", "--verbose": "-v", "--log-format": "--log-format json"}
+"""Options of `exactsink` itself, which stand before the command."""
+
 
 def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     """Return a command that can be typed, with the job's file in its place if one is known; else the help."""
     context, given = error.ctx, next((word for word in arguments if word.endswith(".toml")), "")
     if context is None:
         return "exactsink --help"
-    path, job = context.command_path, shlex.quote(given or ("job.toml" if Path("job.toml").exists() else ""))
+    known = given or ("job.toml" if Path("job.toml").exists() else "")
+    path, job = context.command_path, shlex.quote(known or "JOB.toml")
+    unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    if unknown in _BEFORE:
+        return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
+    if (path, unknown) == ("exactsink run", "--dry-run"):
+        return f"exactsink check {job}"
     if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "job":
-        return f"{path} {job}" if job != "''" else "write a job, then name its file: exactsink init FOLDER"
+        return f"{path} {job}" if known else "write a job, then name its file: exactsink init FOLDER"
     if given and isinstance(context.command, click.Group) and context.parent is not None:
         found = [(name, context.command.get_command(context, name)) for name in context.command.list_commands(context)]
         takes = [name for name, command in found if command is not None and _job_of(command) == "argument"]

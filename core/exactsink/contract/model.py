@@ -252,6 +252,7 @@ class Traits:
     `marks_in_staging`: they stand in the staging folder, so a target that went back without it is not seen.
     `validates_rows`: it can judge rows one by one without writing them (`Backend.validator`), so bad ones can be
     quarantined. `appends`: each row is kept as one more, so a key that Spark gives again as an update is there twice.
+    `batch_only`: an epoch replaces rows of earlier ones, so the sink takes batch runs, and no stream.
     """
 
     atomic_visibility: bool = False
@@ -265,6 +266,7 @@ class Traits:
     marks_in_staging: bool = False
     validates_rows: bool = False
     appends: bool = False
+    batch_only: bool = False
 
     @property
     def guarantee(self) -> str:

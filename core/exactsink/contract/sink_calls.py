@@ -11,6 +11,8 @@ from importlib import import_module
 from inspect import Parameter, Signature, getdoc
 from typing import Any, Literal, TypedDict, get_type_hints
 
+from exactsink.contract.errors import ConfigError
+
 __all__ = ["SinkKeys", "sink_calls"]
 
 
@@ -49,10 +51,14 @@ def _call(package: str, backend: str, name: str, options: str) -> Callable[..., 
     module, _, attribute = options.partition(":")
     model = getattr(import_module(module), attribute)
 
-    def table(**given: Any) -> dict[str, Any]:
+    required = {key: Parameter.empty for key, field in model.model_fields.items() if field.is_required()}
+
+    def table(*unnamed: Any, **given: Any) -> dict[str, Any]:
+        if unnamed:
+            fix = f"{name}({', '.join(f'{key}=...' for key in required)})"
+            raise ConfigError(f"{name} takes its options by name, and got {unnamed[0]!r:.40}", next=fix)
         return {"backend": backend, **given}
 
-    required = {key: Parameter.empty for key, field in model.model_fields.items() if field.is_required()}
     kinds = {key: field.annotation for key, field in model.model_fields.items()} | get_type_hints(SinkKeys)
     named = [
         Parameter(key, Parameter.KEYWORD_ONLY, default=required.get(key), annotation=kind)

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from exactsink.contract import PreflightError, Traits
 from exactsink.protocol.sinks import Sink
 
-__all__ = ["Guarantee", "check_batch_guarantee", "check_guarantee", "check_order", "job_guarantee", "guarantee_of"]
+__all__ = [
+    "Guarantee",
+    "check_batch_guarantee",
+    "check_guarantee",
+    "check_order",
+    "check_stream_guarantee",
+    "guarantee_of",
+    "job_guarantee",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +56,12 @@ def job_guarantee(sinks: Iterable[Sink]) -> str:
     return weakest.backend.traits.guarantee
 
 
-def check_guarantee(sinks: Mapping[str, Sink], *, require: str | None, allow_early_rows: bool) -> None:
+def check_guarantee(
+    sinks: Mapping[str, Sink], *, require: str | None, allow_early_rows: bool, stream: bool = False
+) -> None:
     """Refuse sinks that promise less than the job asks for, or that mix classes unsaid. Raises PreflightError."""
+    if stream:
+        check_stream_guarantee(sinks)
     early = [name for name, sink in sinks.items() if sink.backend.traits.visible_early]
     if not early:
         return
@@ -83,6 +95,17 @@ def check_batch_guarantee(sinks: Mapping[str, Sink]) -> None:
             why="its rows are guarded by the number of their epoch, and runs are written in any order",
             next="choose a strategy with a marker (staged, say: `exactsink backends`), or stream into this sink",
         )
+
+
+def check_stream_guarantee(sinks: Mapping[str, Sink]) -> None:
+    """Refuse sinks whose epochs replace rows: a stream's would replace its own earlier ones. Raises PreflightError."""
+    for name, sink in sinks.items():
+        if sink.backend.traits.batch_only:
+            raise PreflightError(
+                f"sink {name} ({sink.backend.strategy}) takes no stream",
+                why="each epoch would replace rows that earlier epochs have written",
+                next="choose a strategy that appends (`exactsink backends`), or write batch runs: Job.write(df, run)",
+            )
 
 
 def _visible(traits: Traits) -> str:

@@ -24,7 +24,6 @@ _BACKENDS_ELSEWHERE = {
     **dict.fromkeys(("sqlite", "mysql", "mariadb", "duckdb"), '; it is backend = "idempotent_upsert" here, with url'),
     "jdbc": '; it is backend = "postgres" here (appends), or "idempotent_upsert" with url (keyed rows)',
     "postgresql": '; it is backend = "postgres" here',
-    "iceberg": "; there is none yet: files is the nearest, or a plugin of your own",
 }
 """How users of Spark and of other sinks may call what is here under another name."""
 

@@ -19,10 +19,11 @@ from exactsink.job.config import JobConfig
 from exactsink.job.driver import identity_of
 from exactsink.job.history import JobHistory
 from exactsink.job.modules import find_module
+from exactsink.job.side_by_side import found_together
 from exactsink.job.source_columns import columns_of, source_columns
 from exactsink.operate.asking import ask_all
 from exactsink.operate.plan import planned
-from exactsink.operate.preflight import Found, ask_sink, found_together, look_at_journal, promise_refusals
+from exactsink.operate.preflight import Found, ask_sink, look_at_journal, promise_refusals
 from exactsink.operate.reachable import import_clients, late, late_sink, other_servers
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
@@ -72,8 +73,8 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
     for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     places = list(_place_problems(config))
-    refusals += [*_program_refusals(config), *promise_refusals(config, sinks), *history.refusals]
-    refusals += [PreflightError(found.message, next=found.fix) for found in places]
+    refusals += [*_program_refusals(config), *promise_refusals(config, sinks, stream=config.source is not None)]
+    refusals += [*history.refusals, *(PreflightError(found.message, next=found.fix) for found in places)]
     refusals += [found for name in others if isinstance(found := answers.get(name, silent[name]), ExactsinkError)]
     return Found(
         findings=findings,

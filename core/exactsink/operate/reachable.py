@@ -17,15 +17,15 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.toolkit.storage import ObjectPath
 
-__all__ = ["import_clients", "knock", "late", "late_sink", "other_servers", "reachable"]
+__all__ = ["ANSWER_SECONDS", "import_clients", "knock", "late", "late_sink", "other_servers", "reachable"]
 
-_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
 _IMPORT_SECONDS = 10.0
 _JOURNAL = "the journal"
 _LOCAL = ("file", "sqlite")
 
 
-def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = _SECONDS) -> None:
+def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = ANSWER_SECONDS) -> None:
     """Ask every sink's store, the journal's where that is a server, and `other_servers`, side by side and for so many
     seconds at most.
 
@@ -96,7 +96,8 @@ def late(name: str, place: str, seconds: float, *, folder: str = "") -> Retryabl
     if load > processors:
         why += f"; or it is this machine that is too slow: its load is {load:.0f}, and it has {processors} processors"
     what = f"{name} has not answered within {seconds:g} s"
-    return Retryable(what, why=why, next=f"{fix}, then give the command again")
+    slow = f"if it is only slow: `exactsink check JOB.toml --within {4 * seconds:g}` waits longer"
+    return Retryable(what, why=why, next=f"{fix}, then give the command again; {slow}")
 
 
 def _of(name: str, error: ExactsinkError) -> str:

@@ -240,6 +240,12 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
         mine = log.lineage or "empty"
         why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
         return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
+    latest = next((other for other in reversed(log.expected) if other.sink == sink), None)
+    if latest is not None and latest.now != expected and is_at(mark, latest.now):
+        why = (
+            f"the epochs since then went to {latest.target}, which has the same mark: the target has another name again"
+        )
+        return LineageError(what, why=why, next=f"let [sinks.{sink}] name that one; or, {_REBASE}")
     if expected.epoch is None or (mark.epoch is not None and mark.epoch > expected.epoch):
         why = "the journal went back in time, and would decide epochs again that the target holds"
         return LineageError(what, why=why, next=fix)
@@ -247,8 +253,6 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
         lacking = f"epochs {(-1 if mark.epoch is None else mark.epoch) + 1} to {expected.epoch}"
         return InDoubtError(what, why=f"the target went back in time, and lacks rows of {lacking}", next=fix)
     if not mark.tokens <= expected.tokens:
-        why = (
-            f"epoch {mark.epoch} was decided twice, in two histories that began as one: a copy was run beside this one"
-        )
+        why = f"epoch {mark.epoch} was decided twice, in two histories that began as one: a copy was run beside this"
         return LineageError(what, why=why, next=fix)
     return InDoubtError(what, why=f"the target lacks participants of epoch {mark.epoch}: it went back", next=fix)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from exactsink.contract import ConfigError, Retryable
 from exactsink.spark.kafka_source import source_error
 
 __all__ = [
+    "REPEATING",
     "first_line",
     "needs_classic_session",
     "not_on_the_querys_thread",
     "query_error",
+    "quiet_loggers",
     "refuse_connect",
     "refused_by_system",
     "task_error",
@@ -28,6 +31,21 @@ _PLACE = re.compile(r"; line \d+ pos \d+;?$")
 """Where in its own text Spark met a mistake: nobody but Spark sees that text."""
 _NAMED = re.compile(r"[^:]*(Error|Exception|Retryable):")
 _SPARKS_OWN = ("org.apache.spark", "pyspark.")
+REPEATING = ("py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers of pyspark that repeat, with plan and stack, what is raised."""
+
+
+@contextmanager
+def quiet_loggers() -> Iterator[None]:
+    """Let pyspark log nothing of what the body raises."""
+    levels = {logger: logger.level for logger in map(logging.getLogger, REPEATING)}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def first_line(error: Exception, *, place: bool = False) -> str:
@@ -72,8 +90,9 @@ def query_error(failure: BaseException | None, error: Exception) -> BaseExceptio
     if (asked := source_error(error)) is not None:
         return asked
     if isinstance(error, AnalysisException):
-        return ConfigError("Spark refuses the query", why=first_line(error), next="fix the job's file or its transform")
-    return Retryable("the query failed outside of exactsink", why=first_line(error), next="start the job again")
+        return ConfigError("Spark refuses the query", why=first_line(error), next="fix the frame, or [job] output_mode")
+    fix = "start the job again; where the source is not the one of the checkpoint's: `exactsink adopt JOB.toml`"
+    return Retryable("the query failed outside of exactsink", why=first_line(error), next=fix)
 
 
 def refused_by_system(error: OSError) -> Retryable:

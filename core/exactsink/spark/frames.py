@@ -1,13 +1,21 @@
-"""Frames and names of runs, as a program gives them: a wrong one is refused by its type."""
+"""Frames, routes and names of runs, as a program gives them: a wrong one is refused by its type."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from exactsink.contract import ConfigError
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
 
-__all__ = ["check_frame", "run_name"]
+from exactsink.contract import ConfigError
+from exactsink.spark.errors import first_line
+
+__all__ = ["Route", "check_frame", "routed", "run_name"]
+
+Route = Callable[[DataFrame], Mapping[str, DataFrame]]
+"""Takes a batch, gives each sink its frame. Called once more at the start, with the stream's frame, to look at it."""
 
 _INSTEAD = {
     "NoneType": "the frame that load() returns: df.show() and df.write.save() return None",
@@ -25,7 +33,7 @@ def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
     if not hasattr(frame, "isStreaming"):
         kind, package = type(frame).__name__, type(frame).__module__.partition(".")[0]
         given = kind if package == "builtins" else f"{package}'s {kind}"
-        instead = _INSTEAD.get(kind, "spark.createDataFrame(...) makes a frame of other data, for Job.write")
+        instead = _INSTEAD.get(kind, "a frame, which spark.createDataFrame(...) makes of other data, for Job.write")
         if kind == "str" and streaming:
             instead = 'spark.readStream.table("NAME"), or a frame that spark.readStream loads'
         raise ConfigError(f"{call} takes {wanted} of Spark, and got {given}", next=f"give it {instead}")
@@ -33,6 +41,32 @@ def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
         raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
     if streaming and not frame.isStreaming:
         raise ConfigError("start takes a streaming frame", next="read it with spark.readStream, or use write")
+
+
+def routed(route: Any, frame: DataFrame, sinks: Sequence[str]) -> Mapping[str, DataFrame]:
+    """Return the frame that a route gives for each of these sinks. Raises ConfigError for anything else."""
+    example = f'{{"{sinks[0]}": batch}}'
+    if not callable(route):
+        what, why = f"the route is {type(route).__name__}", "a route is a function that takes a batch's frame"
+        raise ConfigError(what, why=why, next=f"give it as route=lambda batch: {example}")
+    try:
+        frames: Any = route(frame)
+    except AnalysisException as error:
+        if not frame.isStreaming:
+            raise
+        fix = "return frames only: at the start the route gets the stream's frame, which can't be counted or written"
+        raise ConfigError("Spark refuses the route", why=first_line(error), next=fix) from error
+    given = [*frames.values()] if isinstance(frames, Mapping) else [frames]
+    if wrong := [each for each in given if not isinstance(frames, Mapping) or not hasattr(each, "isStreaming")]:
+        what, why = f"the route returns {type(wrong[0]).__name__}", "a route gives each sink its frame, by its name"
+        raise ConfigError(what, why=why, next=f"return a dict of frames: {example}")
+    if set(frames) != set(sinks):
+        raise ConfigError(
+            f"the route gives frames for {', '.join(sorted(frames)) or 'no sink'}",
+            why=f"the job's sinks are {', '.join(sorted(sinks))}",
+            next="give every sink of the job exactly one frame, under its name",
+        )
+    return {name: frames[name] for name in sinks}
 
 
 def run_name(run: Any) -> str:

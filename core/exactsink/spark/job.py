@@ -10,15 +10,18 @@ from datetime import date
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import tomli_w
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
 from exactsink.job.commands import Commands
 from exactsink.job.config import JobConfig, bind_sinks, config_of, load_config
 from exactsink.job.config.toml import Document, document_of
-from exactsink.job.guarantees import check_batch_guarantee
+from exactsink.job.guarantees import check_batch_guarantee, check_stream_guarantee
 from exactsink.job.history import JobHistory
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe import Observer
@@ -29,7 +32,7 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.batch import RunResult, known_run, write_run
 from exactsink.spark.epochs import Epochs
-from exactsink.spark.errors import refuse_connect
+from exactsink.spark.errors import query_error, refuse_connect
 from exactsink.spark.frames import check_frame, run_name
 from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
@@ -40,11 +43,15 @@ from exactsink.toolkit.waiting import backoff
 from exactsink.watch.recent import Recent
 
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
     from typing_extensions import Self, Unpack
 
     from exactsink.job.config.options import JobOptions
 
 __all__ = ["Job"]
+
+_STARTED: WeakValueDictionary[str, Query] = WeakValueDictionary()
+"""The last query of each job of this process, by the job's folder."""
 
 
 class Job:
@@ -133,6 +140,7 @@ class Job:
         self._subscribers: tuple[Subscriber, ...] = (EpochLines(), Recent(JobHistory.of(config)), *subscribers)
         self._observers: tuple[Observer, ...] = ()
         self._epochs: Epochs | None = None
+        self._query: Query | None = None
         return self
 
     def start(self, frame: DataFrame, route: Route | None = None) -> Query:
@@ -149,12 +157,20 @@ class Job:
             found = self._checked(frame, route)
             self.end_query()
             self._epochs = Epochs(self.config, self.sinks, self.events, route, found.passes)
-            return Query(self._epochs.start(frame), self._epochs, self.sinks, self.events)
+            self._query = Query(self._started(self._epochs, frame), self._epochs, self.sinks, self.events)
+            _STARTED[str(self.config.history)] = self._query
+            return self._query
 
-    def foreach_batch(self, route: Route | None = None) -> Epochs:
-        """Return the function for a hand-made query; it claims the job in its first call of every query run."""
+    def foreach_batch(self, route: Route | None = None, *batch: object) -> Epochs:
+        """Return the function for a hand-made query; it claims the job in its first call of every query run.
+
+        Raises ConfigError for a `batch`: Spark gives one where the parentheses after `job.foreach_batch` are missing.
+        """
+        if batch:
+            raise _called_by_spark("job.foreach_batch")
         with Commands(self.config.file).named():
             refuse_connect("foreach_batch")
+            check_stream_guarantee(self.sinks)
             self._observe()
             self.end_query()
             self._epochs = Epochs(self.config, self.sinks, self.events, route or load_route(self.config))
@@ -212,14 +228,20 @@ class Job:
             self._epochs.abandon()
 
     def close(self) -> None:
-        """Let go of all that the job holds, once its last query or run has ended. Rolls nothing back. Idempotent.
+        """Stop the query that runs, as its `stop` does, and let go of all that the job holds. Idempotent.
 
         `with Job(...) as job:` does so at the end of its block.
         """
+        if self._query is not None and self._query.isActive:
+            self._query.stop()
         self.end_query()
         observers, self._observers = self._observers, ()
         for observer in observers:
             observer.close()
+
+    def __call__(self, *batch: object) -> None:
+        """Raise ConfigError: Spark calls what `foreachBatch` was given, and a job is not that function."""
+        raise _called_by_spark("job")
 
     def __enter__(self) -> Self:
         return self
@@ -234,12 +256,24 @@ class Job:
         """Show the job as a table of its sinks in a notebook."""
         return f"<p>Job <b>{html.escape(self.config.job.name)}</b></p>{sinks_table(self.sinks)}"
 
+    def _started(self, epochs: Epochs, frame: DataFrame) -> StreamingQuery:
+        """Start the query; where that fails, no driver is left behind."""
+        try:
+            return epochs.start(frame)
+        except (PySparkException, Py4JJavaError) as error:
+            epochs.close()
+            raise query_error(None, error) from error
+        except BaseException:
+            epochs.close()
+            raise
+
     def _refuse_second(self, frame: DataFrame) -> None:
         """Refuse to start beside a query of this name that runs: a claim would fence it. Raises ConfigError."""
-        name = self.config.job.name
-        if any(query.name == name for query in frame.sparkSession.streams.active):
+        name, query = self.config.job.name, _STARTED.get(str(self.config.history))
+        here = query is not None and query.isActive  # in another session of this process, perhaps
+        if here or any(query.name == name for query in frame.sparkSession.streams.active):
             raise ConfigError(
-                f"a query of job {name} runs in this session already",
+                f"a query of job {name} runs in this program already",
                 why="a second start would take the job from it, and both would end",
                 next="end it with its stop(), then start: "
                 f"`[q.stop() for q in spark.streams.active if q.name == {name!r}]` where its variable is gone",
@@ -260,3 +294,11 @@ class Job:
         """Open what `[observe]` asks for, once, before the first event. Raises ConfigError."""
         if not self._observers:
             self._observers = tuple(observers_of(self.config.observe))
+
+
+def _called_by_spark(given: str) -> ConfigError:
+    return ConfigError(
+        f"foreachBatch({given}): Spark gives the batch to what is not exactsink's function",
+        why="job.foreach_batch() returns that function; no row of the batch was written",
+        next="frame.writeStream.foreachBatch(job.foreach_batch()); or job.start(frame), which makes the query",
+    )

@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 import exactsink
 from exactsink.contract import ExactsinkError, PreflightError
 from exactsink.job.config import JobConfig
+from exactsink.job.side_by_side import found_together
 from exactsink.operate.preflight import (
     Found,
     ask_sink,
     column_refusals,
-    found_together,
     look_at_journal,
     promise_refusals,
 )
@@ -34,7 +34,7 @@ from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, resolved
 from exactsink.spark.arrow_settings import advice
-from exactsink.spark.errors import task_error
+from exactsink.spark.errors import quiet_loggers, task_error
 from exactsink.spark.routes import Passes, Route
 
 __all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]
@@ -76,6 +76,7 @@ class Preflight(Found):
             )
 
 
+@quiet_loggers()
 def passes_of(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, route: Route | None) -> Passes:
     """Analyze how frames like this one reach the sinks. Raises ConfigError."""
     return Passes(frame, sinks, route, config.job.fan_out)
@@ -89,7 +90,7 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
     for name, finding in found_together(config, sinks):
         findings[name] = [*findings[name], finding]
     unfit, warnings = look_at_journal(config)
-    refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks)]
+    refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks, stream=frame.isStreaming)]
     # A batch run has no epoch before it; and where all sinks take any columns, the journal needn't be read.
     if frame.isStreaming and any(sink.backend.on_schema_change != "allow" for sink in sinks.values()):
         refusals += column_refusals(config, sinks, passes.columns())

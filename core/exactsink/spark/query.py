@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
+from exactsink.contract import ConfigError
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.epochs import Epochs
@@ -96,6 +97,11 @@ class Query:
 
         Raises what ended the query: an error of exactsink's, or the program's own from a route or a transform.
         """
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+            raise ConfigError(
+                f"awaitTermination takes a number of seconds above 0, and got {timeout!r:.40}",
+                next="query.awaitTermination(10); or query.isActive, which waits for nothing",
+            )
         waiting: Any = timeout
         with self._ours():
             return self._streaming.awaitTermination(waiting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -16,13 +16,11 @@ from exactsink.protocol.quarantine import quarantine_schema
 from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.spark.errors import tasks_of
+from exactsink.spark.frames import Route, routed
 from exactsink.spark.one_pass import OnePass
 from exactsink.spark.versions import forget_checkpoint
 
 __all__ = ["BatchWrite", "Passes", "Route"]
-
-Route = Callable[[DataFrame], Mapping[str, DataFrame]]
-"""Takes a batch, gives each sink its frame. Called once more at the start, with the stream's frame, to look at it."""
 
 
 class Passes:
@@ -68,20 +66,7 @@ class Passes:
         """Return each sink's frame of a batch."""
         if self._route is None:
             return dict.fromkeys(self._fed, frame)
-        frames = self._route(frame)
-        if not isinstance(frames, Mapping):
-            raise ConfigError(
-                f"the route returns {type(frames).__name__}",
-                why="a route gives each sink its frame, by the sink's name",
-                next=f'return a dict of frames: {{"{self._fed[0]}": frame}}',
-            )
-        if set(frames) != set(self._fed):
-            raise ConfigError(
-                f"the route gives frames for {', '.join(sorted(frames)) or 'no sink'}",
-                why=f"the job's sinks are {', '.join(sorted(self._fed))}",
-                next="give every sink of the job exactly one frame, under its name",
-            )
-        return {name: frames[name] for name in self._fed}
+        return routed(self._route, frame, self._fed)
 
     def write(self, frames: Mapping[str, DataFrame], plan: EpochPlan) -> Sequence[Vote]:
         """Run the passes that the plan's sinks need; one winning attempt's votes per sink and partition."""

@@ -19,7 +19,7 @@ from exactsink.job.config import JobConfig
 from exactsink.job.config.model import SourceSection
 from exactsink.job.modules import search_in
 from exactsink.spark.arrow_settings import UNCHECKED
-from exactsink.spark.errors import first_line
+from exactsink.spark.errors import REPEATING, first_line
 from exactsink.spark.jvm import started_jvm
 from exactsink.spark.kafka_source import with_isolation
 from exactsink.spark.modules import load_transform
@@ -28,7 +28,6 @@ from exactsink.toolkit.nearest import nearest
 
 __all__ = ["make_session", "read_source", "refuse_cluster_mode"]
 
-_REPEATING = ("py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 _NO_CLASS = ("ClassNotFoundException", "NoClassDefFoundError")
 _NO_SOURCE = (*_NO_CLASS, "DATA_SOURCE_NOT_ENABLED", "DATA_SOURCE_NOT_FOUND")
 _FORMATS = ("csv", "json", "orc", "parquet", "rate", "rate-micro-batch", "text")
@@ -46,7 +45,7 @@ def make_session(config: JobConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
         os.environ["LC_ALL"] = "C.UTF-8"  # Java takes it by its word: a path beyond ASCII would not be there
-    for name in _REPEATING:  # they repeat, at length, what is raised here
+    for name in REPEATING:  # they repeat, at length, what is raised here
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_repeat)
     search_in(config.job.modules)

@@ -17,7 +17,7 @@ _PIECES = files("exactsink.starters").joinpath("templates/job")
 _ROWS = "id,customer,amount\n1,ada,12.5\n2,grace,7.25\n3,edsger,0\n"
 DEFAULT_TARGETS = ("files", "upsert")
 SOURCES = ("files", "kafka")
-TARGETS = ("files", "kafka", "postgres", "s3", "upsert")
+TARGETS = ("delta", "files", "iceberg", "kafka", "postgres", "s3", "upsert")
 """Each has a template of its name, `from_NAME.toml.txt` or `to_NAME.toml.txt`."""
 
 
@@ -33,7 +33,7 @@ def write_first_job(folder: str, name: str, source: str = "files", targets: Sequ
         contents[place / "incoming" / "orders-1.csv"] = _ROWS
     write_new(contents, "exactsink init ANOTHER_FOLDER")
     if variables := sorted(set(re.findall(r"\$\{(\w+)", text))):
-        print(f"  set, or keep the defaults in job.toml: {', '.join(variables)}")
+        print(f"  set, where job.toml has no default, or another one than you want: {', '.join(variables)}")
     print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
 
 

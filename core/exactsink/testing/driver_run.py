@@ -35,6 +35,12 @@ __all__ = ["Script", "hashed", "run_driver"]
 _TASK_ATTEMPTS = 4
 _RESTARTS = 3
 
+_CALLS = {
+    "its target holds": "look at the backend: `mark()` does not show what `commit()` did, or is not kept",
+    "begun under a claim": "look at the backend: `in_doubt()` lists what another job, sink or journal has begun",
+}
+"""The backend's calls that an error means here, by its words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Script:
@@ -86,10 +92,16 @@ def run_driver(script: Script, trigger: Trigger | None) -> int:
         except Retryable as error:
             failure: ExactsinkError = error
         except ExactsinkError as error:
-            print(f"driver run {os.getpid()} ended: {error}", flush=True)
+            print(f"driver run {os.getpid()} ended: {_to_author(error)}", flush=True)
             return error.exit_code
     print(f"driver run {os.getpid()} gave up: {failure}", flush=True)
     return failure.exit_code
+
+
+def _to_author(error: ExactsinkError) -> str:
+    """Return an error with the call to look at: nobody has restored anything here, as its next step assumes."""
+    calls = next((calls for words, calls in _CALLS.items() if words in error.what), "")
+    return str(error).replace(error.next, calls) if calls and error.next else str(error)
 
 
 def _query(script: Script, trigger: Trigger | None) -> None:

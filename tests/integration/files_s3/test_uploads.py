@@ -15,8 +15,7 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Outcome, Retryable, Unknown
 from exactsink.toolkit.storage import ObjectPath, file_sha256
-from exactsink_files import s3 as calls
-from exactsink_files import upload_files
+from exactsink_files import stores, upload_files
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
 from exactsink_files.snapshots import snapshot
@@ -427,7 +426,7 @@ def test_a_committer_that_another_overtakes_inside_finds_the_objects(
         assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
         real(self, *given, **options)
 
-    monkeypatch.setattr(calls, "AT_ONCE", 1)
+    monkeypatch.setattr(stores, "AT_ONCE", 1)
     monkeypatch.setattr(Calls, "complete", overtaken)
     assert set(kinds(sink.commit_marked(EPOCH, voted))) <= STANDS
     assert lake.lines() == ["0", "0", "1", "1"]

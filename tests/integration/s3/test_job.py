@@ -79,8 +79,8 @@ def test_commands_read_a_history_on_s3_and_recover_what_it_decided(
     ended = command("recover", job)
     assert (ended.code, ended.err) == (0, "")
     assert (place / "chk.exactsink/staging/table").names() == []
-    assert [line["kind"] for line in command("history", job, "--json").body][:2] == ["claim", "decide"]
-    assert command("rebase", job, "--dry-run").code == 0
+    assert [line.split()[3] for line in command("history", job).out.splitlines()[1:3]] == ["claim", "decide"]
+    assert command("rebase", job).code == 0
     status = command("status", job, "--within", "60", "--json")
     assert (status.code, status.body["last_complete_epoch"], status.body["driver_ended"]) == (0, 0, True)
     file = Path(job)
@@ -129,8 +129,6 @@ def test_the_journals_place_is_tried_by_preflight(
 
 
 def test_a_store_that_is_not_proven_here_is_named() -> None:
-    [warning] = store_findings(ObjectPath("gs://bucket/x", MemoryFileSystem()), "the journal", "a way out")
-    assert (warning.severity, "not proven here" in warning.message) == ("warning", True)
     [error] = store_findings(ObjectPath("memory://x", MemoryFileSystem()), "the journal", "a way out")
     assert (error.severity, error.fix) == ("error", "a way out")
 

@@ -14,7 +14,6 @@ import pymysql
 import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
-from exactsink_idempotent_upsert.mysql import database as mysql
 from exactsink_idempotent_upsert.table import DELETED, GUARD
 from tests.integration.upserts.meaning import Case, Target, cases, check, check_later, later_columns, target
 from tests.servers.mariadb import MariaDB
@@ -122,41 +121,6 @@ def test_what_a_column_would_cut_or_refuse_is_no_vote(here: Here, tmp_path: Path
     assert sink.listed() == []
 
 
-MADE = {
-    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT) ENGINE=MyISAM": "has no transactions",
-    "t (id BIGINT, v TEXT, o BIGINT)": "no PRIMARY KEY or UNIQUE index",
-    "t (id BIGINT PRIMARY KEY, v TEXT)": "has no column o",
-    "t (id BIGINT PRIMARY KEY, v INT, o BIGINT)": "would be cut, rounded or refused",
-    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT, n INT NOT NULL)": "NOT NULL without a default",
-    "t (id BIGINT PRIMARY KEY, v TEXT, o BIGINT AS (id + 1))": "and generated",
-}
-
-
-@pytest.mark.parametrize("made", MADE)
-def test_a_table_that_is_refused(here: Here, tmp_path: Path, made: str) -> None:
-    here.sql(f"CREATE TABLE {made}")
-    sink = here.sink(tmp_path, create=False)
-    (found,) = sink.check()
-    assert (found.severity, MADE[made] in found.message) == ("error", True), found
-    if found.fix.endswith(";"):
-        here.sql(found.fix)
-        assert sink.check() == []
-        assert sink.run(1, [(1, "a")]) == [Committed()]
-
-
-def test_what_may_refuse_a_row_after_the_decision_is_a_warning(here: Here, tmp_path: Path) -> None:
-    here.sql(
-        "CREATE TABLE other (id BIGINT PRIMARY KEY)",
-        "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9), o BIGINT, CONSTRAINT odd CHECK (o <> 1),"
-        " CONSTRAINT away FOREIGN KEY (o) REFERENCES other (id))",
-        "CREATE TRIGGER looks BEFORE INSERT ON t FOR EACH ROW SET @seen = 1",
-    )
-    found = here.sink(tmp_path, create=False).check()
-    assert {finding.severity for finding in found} == {"warning"}
-    said = sorted(" ".join(finding.message.split()[:3]) for finding in found)
-    assert said == ["CHECK odd of", "FOREIGN KEY away", "trigger looks of"]
-
-
 def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(here: Here, tmp_path: Path) -> None:
     here.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9) UNIQUE, o BIGINT)")
     sink = here.sink(tmp_path, create=False)
@@ -166,13 +130,6 @@ def test_a_row_never_goes_over_another_keys_that_a_second_unique_index_finds(her
     with pytest.raises(Fatal, match="second unique index"):
         sink.commit(2, votes)
     assert here.sql("SELECT id, v FROM t ORDER BY id") == [(1, "c"), (2, "b")]
-
-
-def test_keys_are_equal_as_the_table_has_it(here: Here, tmp_path: Path) -> None:
-    here.sql("CREATE TABLE t (v VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, o BIGINT)")
-    sink = here.sink(tmp_path, create=False, keys=("v",), set={"o": "t.o + excluded.o"}, exclude=("id",))
-    assert sink.run(1, [(1, "a", 1), (2, "A", 2), (3, "ä ", 4)], [(4, "Ä", 8)]) == [Committed()] * 2
-    assert here.sql("SELECT * FROM t") == [("a", 15)]
 
 
 @pytest.mark.parametrize("given", [{}, {"version": "o"}, {"set": {"o": "t.o + excluded.o"}}], ids=str)
@@ -291,22 +248,9 @@ def test_expressions_see_the_row_as_it_was(here: Here, tmp_path: Path) -> None:
     assert (circle.severity, "in a circle" in circle.message) == ("error", True)
 
 
-def test_a_session_that_is_ended_is_worth_another_try(
-    here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_whose_answer_is_lost_counts_once(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = here.sink(tmp_path, set={"o": "t.o + excluded.o"})
     votes = sink.vote(1, [(1, "a", 1), (1, "a", 1)])
-    with monkeypatch.context() as patch:
-        store = mysql._Session.store
-
-        def killed(self: Any, marker: Any) -> None:
-            here.server.execute(f"KILL {self._connection.thread_id()}")
-            store(self, marker)
-
-        patch.setattr(mysql._Session, "store", killed)
-        with pytest.raises(Retryable):
-            sink.commit(1, votes)
-    assert here.sql("SELECT * FROM t") == []
     with monkeypatch.context() as patch:
         commit = pymysql.Connection.commit
 

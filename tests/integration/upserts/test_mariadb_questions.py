@@ -25,12 +25,15 @@ _ASKED: dict[str, list[tuple[str, dict[str, Any], str, str]]] = {
     "columns": [
         (_T.replace(", o BIGINT", ""), {}, "error", "has no column o"),
         (f"{_T[:-1]}, n INT NOT NULL)", {}, "error", "NOT NULL without a default"),
+        (f"{_T} ENGINE=MyISAM", {}, "error", "has no transactions"),
     ],
     "types": [
         (_TEXT_KEY, {}, "error", "as a key it is compared otherwise"),
         (_T.replace("o BIGINT", "o TEXT"), {"version": "o"}, "error", "as `version` it is compared otherwise"),
         (_T, {"version": "v"}, "error", "otherwise than by its bytes"),
         (_T.replace("VARCHAR(9)", "CHAR(9)"), {}, "warning", "changes the ends"),
+        (_T.replace("v VARCHAR(9)", "v INT"), {}, "error", "would be cut, rounded or refused"),
+        (_T.replace("o BIGINT", "o BIGINT AS (id + 1)"), {}, "error", "and generated"),
         (_T, {"version": "o", "delete_when": "x"}, "warning", "takes its version along"),
     ],
     "keys": [(_T.replace(" PRIMARY KEY", ""), {}, "error", "no PRIMARY KEY or UNIQUE index over exactly id")],

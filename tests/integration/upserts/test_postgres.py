@@ -187,16 +187,6 @@ def test_rows_that_the_table_refuses_are_refused_before_the_decision(sink: Sink)
     assert sink.run(f"SELECT * FROM {TABLE}") == []
 
 
-def test_check_names_what_an_upsert_needs_and_what_is_checked_too_late(sink: Sink) -> None:
-    sink.run(f"CREATE TABLE {TABLE} (k bigint, v text UNIQUE)")
-    [error] = _found(sink, "error")
-    assert "no unique index is over the keys k" in error.message
-    sink.run(error.fix)
-    assert _found(sink, "error") == []
-    [warning] = _found(sink, "warning")
-    assert "unique index t_v_key is checked only when a decided epoch is applied" in warning.message
-
-
 def _found(sink: Sink, severity: str, **given: Any) -> list[Finding]:
     with closing(sink.backend(**given).committer(JobContext("j", "out", "", 1, "l1"))) as committer:
         return [finding for finding in committer.check(_ROWS, 1) if finding.severity == severity]
@@ -318,19 +308,6 @@ def test_votes_of_an_earlier_release_are_marked_by_this_one(sink: Sink) -> None:
         (1, "", "l1", _TOKEN)
     ]
     assert mine.listed() == []
-
-
-def test_a_row_that_is_refused_or_dropped_takes_its_task_with_it(sink: Sink) -> None:
-    sink.run(_GUARDED.replace("bigint PRIMARY KEY", "bigint UNIQUE"))
-    mine = _direct(sink)
-    with pytest.raises(Fatal, match=f"{sink.schema}.t, column k"):
-        mine.prepare(1, [_rows((1, "a"), (None, "b"))])
-    drop = "CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
-    when = f"BEFORE INSERT ON {TABLE} FOR EACH ROW WHEN (NEW.k = 2) EXECUTE FUNCTION drops()"
-    sink.run(f"{drop}; CREATE TRIGGER drops {when}")
-    with pytest.raises(Fatal, match="it took 1 of 2 rows"):
-        mine.prepare(1, [_rows((1, "a"), (2, "b"))])
-    assert sink.run(f"SELECT * FROM {TABLE}") == []
 
 
 def test_check_names_the_other_table_of_a_foreign_key(sink: Sink) -> None:

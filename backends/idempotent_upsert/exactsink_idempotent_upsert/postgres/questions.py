@@ -35,16 +35,17 @@ _OWN = """
         has_database_privilege(current_database(), 'TEMPORARY') AS may_hold
     FROM (SELECT coalesce(%(space)s, current_schema()) AS space) AS one, unnest(%(names)s::text[]) AS name ORDER BY name
 """
-_REFERENCES = """
+_ENFORCED = "AND coalesce(to_jsonb(pg_constraint) ->> 'conenforced', 'true')::bool ORDER BY 1"  # PostgreSQL 18
+_REFERENCES = f"""
     SELECT quote_ident(conname) AS name, conrelid::regclass::text AS child, confrelid::regclass::text AS parent,
         conrelid = %(oid)s::oid AS own, ARRAY(SELECT attname::text FROM pg_attribute
             WHERE attrelid = confrelid AND attnum = ANY (confkey)) AS columns
-    FROM pg_constraint WHERE contype = 'f' AND conparentid = 0 AND %(oid)s::oid IN (conrelid, confrelid) ORDER BY 1
+    FROM pg_constraint WHERE contype = 'f' AND conparentid = 0 AND %(oid)s::oid IN (conrelid, confrelid) {_ENFORCED}
 """
-_CHECKS = """
+_CHECKS = f"""
     SELECT quote_ident(conname) AS name, ARRAY(SELECT attname::text FROM pg_attribute
         WHERE attrelid = conrelid AND attnum = ANY (conkey)) AS columns
-    FROM pg_constraint WHERE contype = 'c' AND conrelid = %(oid)s ORDER BY 1
+    FROM pg_constraint WHERE contype = 'c' AND conrelid = %(oid)s {_ENFORCED}
 """
 _RULES = """
     SELECT quote_ident(rulename) AS name FROM pg_rewrite WHERE ev_class = %(oid)s

@@ -29,7 +29,7 @@ _HERE: Mapping[str, tuple[str, ...]] = {
     "condition": ("where",),
     "jars": ("packages",),
 }
-_OF_UPSERTS = "; no option of this backend: idempotent_upsert has mode and keys"
+_OF_UPSERTS = "; this backend appends, and idempotent_upsert has mode and keys"
 
 
 def name_here(key: str, known: Iterable[str], *, backend: bool = False) -> str:

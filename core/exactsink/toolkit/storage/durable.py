@@ -73,10 +73,16 @@ def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
 
 def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
     if isinstance(error, PermissionError):
-        return Fatal, "give the process credentials that may read, list, write and delete there (AWS_*, profile, role)"
+        return (
+            Fatal,
+            "give the process credentials that may read, list, write and delete there (AWS_*, AZURE_*, GOOGLE_*, role)",
+        )
     if error.errno == errno.ENODEV:
         return Fatal, "make the bucket, or correct the URL"
-    return Retryable, "see that the store answers, and that its endpoint is set right (AWS_ENDPOINT_URL)"
+    return (
+        Retryable,
+        "see that the store answers, and that its address is set right (AWS_ENDPOINT_URL, AZURE_STORAGE_*)",
+    )
 
 
 def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["ObjectInfo", "Upload", "abort_upload", "delete", "entries", "info_of", "s3_pages", "uploads"]
 
 _MOST_KEYS = 1000  # in one DeleteObjects
+_AT_ONCE = 16  # deletes, in a store that has one for each object
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,12 @@ class Upload:
 
 def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[str, ObjectInfo]]:
     """List what is right below a name, or, `deep`, all objects below it; never from a cache."""
+    if hasattr(fs, "objects"):
+        bucket, prefix = _split(f"{url}/")
+        for key, info in fs.objects(bucket, prefix, deep=deep):
+            if name := key[len(prefix) :].rstrip("/"):
+                yield name, info
+        return
     if not hasattr(fs, "call_s3"):
         yield from _entries_by_fsspec(fs, url, deep=deep)
         return
@@ -64,9 +72,8 @@ def delete(fs: AbstractFileSystem, urls: Sequence[str]) -> None:
     Raises OSError when one of them could not be deleted.
     """
     if not hasattr(fs, "call_s3"):
-        for url in urls:
-            with suppress(FileNotFoundError):
-                fs.rm_file(url)
+        with ThreadPoolExecutor(_AT_ONCE if hasattr(fs, "objects") else 1) as pool:
+            list(pool.map(lambda url: _delete_one(fs, url), urls))
         return
     for first in range(0, len(urls), _MOST_KEYS):
         places = [_split(url) for url in urls[first : first + _MOST_KEYS]]
@@ -75,6 +82,11 @@ def delete(fs: AbstractFileSystem, urls: Sequence[str]) -> None:
         for refused in answer.get("Errors", ()):
             text = f"{refused.get('Code')}: {refused.get('Message')}: {refused.get('Key')}"
             raise PermissionError(text) if refused.get("Code") == "AccessDenied" else OSError(text)
+
+
+def _delete_one(fs: AbstractFileSystem, url: str) -> None:
+    with suppress(FileNotFoundError):
+        fs.rm_file(url)
 
 
 def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Upload]:

@@ -11,13 +11,12 @@ from exactsink.toolkit.storage.objects import ObjectPath
 
 __all__ = ["refused_store", "store_findings"]
 
-_PROVEN = frozenset({"s3"})
-_DOCUMENTED = frozenset({"gs", "abfs"})
+_PROVEN = frozenset({"s3", "abfs", "gs"})
 
 
 def refused_store(scheme: str) -> str:
     """Return why no promise can rest on this kind of store; empty where one can."""
-    if scheme in _PROVEN | _DOCUMENTED:
+    if scheme in _PROVEN:
         return ""
     return "that a create fails where the name exists, for every writer at once, is not known of it"
 
@@ -32,9 +31,6 @@ def store_findings(folder: ObjectPath, what: str, fix: str, *, large: bool = Fal
     if why := refused_store(folder.scheme):
         yield Finding("error", f"{what} can't be kept on {folder.scheme}: {why}", fix)
         return
-    if folder.scheme in _DOCUMENTED:
-        message = f"{what} on {folder.scheme}: is not proven here; its documents promise what is needed"
-        yield Finding("warning", message, "try a crash before you rely on it, or keep it on s3:")
     try:
         with storage_errors(folder, f"{what} can't be written to {folder}"):
             why = folder.why_no_creates()

@@ -24,9 +24,19 @@ if TYPE_CHECKING:
 __all__ = ["AnyPath", "ObjectPath", "is_object_url", "object_scheme", "path_of"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
-_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "wasb": "abfs", "wasbs": "abfs", "ssh": "sftp"}
+_SCHEMES = {
+    "s3a": "s3",
+    "s3n": "s3",
+    "gcs": "gs",
+    "ssh": "sftp",
+    **dict.fromkeys(("az", "abfss", "wasb", "wasbs"), "abfs"),
+}
 """Hadoop's names of stores, and fsspec's."""
-_INSTALL = {"s3": "pip install 'exactsink[s3]'", "gs": "pip install gcsfs", "abfs": "pip install adlfs"}
+_INSTALL = {
+    "s3": "pip install 'exactsink[s3]'",
+    "abfs": "pip install 'exactsink[azure]'",
+    "gs": "pip install 'exactsink[gcs]'",
+}
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
 _CONDITIONS = "use a store with conditional writes (If-None-Match), for example AWS S3, MinIO or versitygw"
 _LISTINGS = "use a store whose listings show each write at once, for example AWS S3, MinIO or versitygw"
@@ -52,12 +62,8 @@ class ObjectPath:
         scheme = object_scheme(url)
         plain = f"{scheme}:/{found['rest'].rstrip('/')}"
         try:
-            from fsspec import get_filesystem_class
-
-            kind = get_filesystem_class(scheme)
+            kind = _kind(scheme)
             if scheme == "s3":
-                from exactsink.toolkit.storage.object_answers import CheckedS3 as kind  # noqa: N813
-
                 options = {"max_concurrency": 1, **options}  # else it looks at each object first, to read by several
             fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})
         except (ImportError, OSError, TypeError, ValueError) as error:
@@ -209,6 +215,25 @@ class ObjectPath:
 
 
 AnyPath = Path | ObjectPath
+
+
+def _kind(scheme: str) -> Any:
+    """Return the class of a store's file system. Raises ImportError or ValueError for one that is not there."""
+    if scheme == "s3":
+        from exactsink.toolkit.storage.object_answers import CheckedS3
+
+        return CheckedS3
+    if scheme == "abfs":
+        from exactsink.toolkit.storage.azure_files import AzureFiles
+
+        return AzureFiles
+    if scheme == "gs":
+        from exactsink.toolkit.storage.gcs_files import GcsFiles
+
+        return GcsFiles
+    from fsspec import get_filesystem_class
+
+    return get_filesystem_class(scheme)
 
 
 def is_object_url(text: str) -> bool:

@@ -1,20 +1,33 @@
-"""The partition folders of rows: `column=value`, named as Spark names them."""
+"""Folders of rows: partitions, `column=value`, named as Spark names them; and folders that are a table's."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Fatal
+from exactsink.contract import Fatal, Finding
+from exactsink.toolkit.storage import AnyPath, file_names
 
-__all__ = ["split"]
+__all__ = ["split", "table_findings"]
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and NUL, which no file name can hold
 _DATE_LENGTH = len("2026-11-20")
+_LOGS = {"_delta_log": (".json", "Delta"), "metadata": (".metadata.json", "Iceberg")}
+"""The folder in which a table says which files it has, the end of a name there, and whose table that is."""
+
+
+def table_findings(root: AnyPath) -> Iterator[Finding]:
+    """Find that a folder is a table's: its readers pass over files that it does not name, VACUUM deletes them."""
+    for log, (end, kind) in _LOGS.items():
+        with suppress(OSError):
+            if any(name.endswith(end) for name in file_names(root / log)):
+                message = f"{root} is a table of {kind}, which deletes files that it does not name"
+                yield Finding("error", message, f'set backend = "{kind.lower()}", or path to another folder')
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:

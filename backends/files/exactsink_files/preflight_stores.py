@@ -1,0 +1,79 @@
+"""What a bucket must give before the first row: rights, conditional writes, uploads that stay for as long as a job may.
+
+All is tried for real, with tiny objects below `_exactsink/` that are removed again.
+"""
+
+from __future__ import annotations
+
+import errno
+import secrets
+from collections.abc import Iterator
+
+from exactsink.contract import Finding, JobContext
+from exactsink_files.stores import Store
+from exactsink_files.votes import Part
+
+__all__ = ["store_problems"]
+
+
+def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
+    """Find out what is missing. `own` has the calls below the target's `_exactsink`."""
+    tried = own.key(f"try-{secrets.token_hex(8)}")
+    try:
+        if why := own.root.why_no_creates():
+            yield Finding("error", f"{root}: {why}", "use a store that takes If-None-Match: the marks rely on it")
+        try:
+            yield from _upload_problems(own, root, tried)
+        finally:
+            own.delete([tried])
+        yield from own.limits(root, ctx)
+    except OSError as error:
+        yield _refused(error, root, own.refused(error, root))
+
+
+def _upload_problems(own: Store, root: str, tried: str) -> Iterator[Finding]:
+    """Try to abort an upload, and to complete one; list them as a sweep does, by name and all of the bucket."""
+    for completed in (False, True):
+        upload = own.create(tried, {})
+        try:
+            part = own.put_part(tried, upload, 1, b"tried")
+            if own.head(tried) is not None:
+                yield Finding("error", f"{root}: the store shows an upload before it is completed", "use another store")
+            elif completed:
+                _complete(own, tried, upload, part)
+            else:
+                own.unfinished(everywhere=True)
+                next(own.uploads(""), None)
+                if own.parts(tried, upload) != [part]:
+                    yield Finding("error", f"{root}: the store does not list an upload's parts", "use another store")
+        finally:
+            own.abort(tried, upload)
+        if own.parts(tried, upload) is not None:
+            yield Finding("error", f"{root}: the store keeps an upload that was aborted", "use another store")
+
+
+def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
+    """Complete an upload, also where the answer was lost: its repeat is refused by some servers."""
+    try:
+        own.complete(tried, upload, [part], {})
+    except OSError as error:
+        if not own.proves(error) or own.head(tried) is None:
+            raise
+
+
+def _refused(error: OSError, root: str, fix: str) -> Finding:
+    """Return what to do about the store's refusal."""
+    if error.errno == errno.ENODEV:
+        fix = "make the bucket, or set another path"
+    elif error.errno == errno.ENOSYS:
+        fix = "use a store that has what is named there"
+    return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
+
+
+def _operation(error: BaseException | None) -> str:
+    """Name the call that was refused, where the store's library says it."""
+    while error is not None:
+        if name := getattr(error, "operation_name", ""):
+            return f"{name}: "
+        error = error.__cause__
+    return ""

@@ -1,0 +1,39 @@
+"""The `iceberg` backend: what it promises, and what travels to the executors."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
+from exactsink_iceberg.committer import IcebergCommitter
+from exactsink_iceberg.options import IcebergOptions
+from exactsink_iceberg.writer import IcebergWriter, Ticket
+
+__all__ = ["IcebergBackend", "IcebergOptions"]
+
+
+class IcebergBackend(Backend):
+    """What is journaled and travels to the executors: the options, no open table."""
+
+    Options = IcebergOptions
+    options: IcebergOptions
+
+    @property
+    def strategy(self) -> str:
+        return "append" if self.options.mode == "append" else "overwrite"
+
+    @property
+    def target(self) -> str:
+        branch = "" if self.options.branch == "main" else f":{self.options.branch}"
+        return f"iceberg:{self.options.warehouse}:{self.options.catalog}:{self.options.table}{branch}"
+
+    @property
+    def traits(self) -> Traits:
+        """A removal of orphan files may delete files that wait for their commit."""
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, appends=True)
+
+    def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
+        return IcebergWriter(txn, Ticket.model_validate_json(ticket))
+
+    def committer(self, ctx: JobContext) -> Committer:
+        return IcebergCommitter(self.options, ctx)

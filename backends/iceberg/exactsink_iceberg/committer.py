@@ -1,0 +1,298 @@
+"""The driver's side: one snapshot of the table names an epoch's files, and holds the sink's mark.
+
+The snapshot goes right behind the one that was looked at, or nowhere: see `tables`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+from pyiceberg.table.sorting import SortDirection
+from pyiceberg.transforms import IdentityTransform
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Audit,
+    Committable,
+    Committed,
+    Committer,
+    Fatal,
+    Finding,
+    InDoubt,
+    JobContext,
+    Lost,
+    Mark,
+    Outcome,
+    PreflightError,
+    Prepared,
+    Retryable,
+    Standing,
+    Txn,
+    Undecided,
+    Unknown,
+)
+from exactsink.toolkit.roads import Marker
+from exactsink.toolkit.storage import (
+    ObjectPath,
+    file_names,
+    file_sha256,
+    file_times,
+    make_folder,
+    remove_files,
+    store_findings,
+    sync_folders,
+)
+from exactsink_iceberg.durable_io import path_at, size_of
+from exactsink_iceberg.options import IcebergOptions
+from exactsink_iceberg.preflight import misfits, new_columns, new_table_problems, sink_problems, table_problems
+from exactsink_iceberg.tables import SinkTable
+from exactsink_iceberg.votes import data_file, votes_of
+from exactsink_iceberg.writer import Ticket, answering, remove
+
+__all__ = ["IcebergCommitter"]
+
+_TRIES = 100
+"""How often other writers may be faster: each try takes some 10 ms."""
+
+
+class IcebergCommitter(Committer):
+    """The driver's side."""
+
+    def __init__(self, options: IcebergOptions, ctx: JobContext) -> None:
+        self._options, self._ctx = options, ctx
+        self._target = SinkTable(options, ctx.job, ctx.sink)
+        self._records = self._target.records
+        self._held: Marker | Literal["any"] | None = "any"
+
+    def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
+        with self._answering():
+            yield from self._sink_problems()
+            table = self._target.table()
+            if table is not None:
+                yield from table_problems(table, self._options)
+                yield from self._misfits(schema, table)
+            elif self._options.create:
+                yield from new_table_problems(schema, self._options)
+            else:
+                yield Finding("error", self._no_table, "make it, or set create = true")
+
+    def check_target(self, participants: int | None) -> Iterable[Finding]:
+        with self._answering():
+            yield from self._sink_problems()
+            table = self._target.table()
+            yield from [] if table is None else table_problems(table, self._options)
+
+    def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
+        with self._answering():
+            table = self._target.table() or self._made(schema)
+            self._check([*table_problems(table, self._options), *self._misfits(schema, table)])
+            self._marker(epoch).check_new(self._target.marker(table))  # before anything of the table changes
+            if self._adds and any(self._misfits(schema, table)):
+                table = self._target.add_columns(table, new_columns(schema))
+            table = self._target.begin_branch(table)
+            make_folder(self._records)
+            return self._ticket(table, schema).model_dump_json().encode()
+
+    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
+        """Count the rows of the epochs' files that the table still names, by one listing of them.
+
+        A file that is named no more was rewritten or deleted: nothing can be said of its epoch then. `deep` compares
+        the bytes with the vote's.
+        """
+        with self._answering():
+            named = {file.file_path for file in self._target.files(self._target.table())}
+            return {epoch: self._audited(committables, named, deep) for epoch, committables in epochs.items()}
+
+    def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
+        """Add all files by one snapshot, after a look at the table: first at its mark, then at the files.
+
+        A set of which a file is gone is lost as a whole, once an empty snapshot exists: a driver that saw all files
+        there, and stalled, can't add them any more.
+        """
+        marker, refused = self._marker(epoch, committables), ""
+        with self._answering():
+            for _ in range(_TRIES):
+                table = self._target.standing()
+                self._target.remove_refused(table)
+                stored = self._target.marker(table)
+                if not marker.must_apply(stored):
+                    return self._settled(committables, AlreadyCommitted())
+                damage = self._damage(epoch, committables)
+                if isinstance(damage, Unknown):
+                    return [damage] * len(committables)
+                if damage is None:
+                    files = self._added(table, committables)
+                    refused = self._target.put(table, marker, files, self._replaced(table, files))
+                else:
+                    assert stored is not None, "only below a mark is anything lost"
+                    refused = self._target.put(table, stored, [])
+                if not refused:
+                    return [damage] * len(committables) if damage else self._settled(committables, Committed())
+        what = f"{self._options.table} takes no snapshot"
+        raise Retryable(what, why=f"{_TRIES} were refused: {refused}", next="start the job again")
+
+    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
+        marker = self._marker(epoch, committables)
+        with self._answering():
+            pending = marker.must_apply(self._target.marker(self._target.standing()))
+            damage = self._damage(epoch, committables) if pending else None
+            if damage is not None:  # another driver may have committed since, and others replaced the files
+                pending = marker.must_apply(self._target.marker(self._target.standing()))
+        return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
+
+    def abort(self, undecided: Undecided) -> None:
+        with self._answering():
+            named = self._target.files(self._target.table()) if len(undecided) else []
+            for participant in undecided:
+                if any(f"/{participant.ref}." in file.file_path for file in named):
+                    what = f"the table names files of {participant.ref}, which was never decided"
+                    raise Fatal(what, next="find out who added them; nothing of it was touched")
+                remove(self._records, participant.ref)
+
+    def in_doubt(self) -> Iterable[InDoubt]:
+        with self._answering():
+            listed = list(file_times(self._records)) if self._records.exists() else []
+        now, mine = time.time(), (self._ctx.job, self._ctx.sink)
+        known = [(Txn.parse(name), now - (written or now)) for name, written in listed]
+        return [InDoubt.of(t, age_seconds=age) for t, age in known if t is not None and (t.job, t.sink) == mine]
+
+    def mark(self) -> Mark | None:
+        with self._answering():
+            self._held = self._target.marker(self._target.table())
+        return None if self._held is None else self._held.mark
+
+    def put_birth(self) -> Mark:
+        with self._answering():
+            self._target.put_birth(self._ctx.lineage)
+        return self.mark() or Mark(self._ctx.lineage)
+
+    def trim_marks(self) -> None:
+        """Delete no mark, because a mark replaces the one before; expire this sink's older snapshots if asked to."""
+        keep = self._options.keep_snapshots
+        if keep is not None:
+            with self._answering():
+                self._target.expire(self._target.standing(), keep)
+
+    def close(self) -> None:
+        self._target.close()
+
+    @property
+    def _no_table(self) -> str:
+        return f"the catalog has no table {self._options.table}"
+
+    def _made(self, schema: pa.Schema) -> Table:
+        if not self._options.create:
+            raise Fatal(self._no_table, next="make it, or set create = true")
+        self._check([*new_table_problems(schema, self._options)])
+        return self._target.create(schema)
+
+    @property
+    def _adds(self) -> bool:
+        return self._options.on_schema_change == "add_columns"
+
+    def _sink_problems(self) -> Iterator[Finding]:
+        yield from sink_problems(self._options)
+        if isinstance(self._target.root, ObjectPath):
+            yield from store_findings(self._target.root, "the records", "use a store that has conditional writes")
+
+    def _misfits(self, schema: pa.Schema, table: Table) -> Iterator[Finding]:
+        return misfits(schema, table, adds=self._adds)
+
+    def _ticket(self, table: Table, schema: pa.Schema) -> Ticket:
+        sort = list[tuple[str, Any]]()
+        for field in table.sort_order().fields:
+            if not isinstance(field.transform, IdentityTransform):
+                break
+            way = "ascending" if field.direction == SortDirection.ASC else "descending"
+            sort.append((table.schema().find_column_name(field.source_id) or "", way))
+        return Ticket(
+            location=table.location(),
+            records=str(self._records),
+            properties={name: text for name, text in table.properties.items() if not name.startswith("exactsink.")},
+            columns=table.schema().select(*schema.names),
+            spec=table.spec(),
+            sort=tuple(sort) if all(name in schema.names for name, _ in sort) else (),
+        )
+
+    def _audited(self, committables: Sequence[Committable], named: Collection[str], deep: bool) -> Audit:
+        for voted in (voted for each in committables for voted in votes_of(each)):
+            if voted.path not in named:
+                return Audit(None, f"{voted.path} was rewritten or deleted")
+            if deep and file_sha256(path_at(voted.path)) != voted.sha256:
+                return Audit(None, f"{voted.path} is not what was voted")
+        return Audit(sum(each.rows for each in committables), "files that the table names")
+
+    def _check(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            if finding.severity == "error":
+                raise PreflightError(f"sink {self._ctx.sink}: {finding.message}", next=finding.fix)
+
+    def _added(self, table: Table, committables: Sequence[Committable]) -> list[DataFile]:
+        """Return the votes' files for a manifest.
+
+        Raises Fatal where the table's columns or partitions are not the files' any more.
+        """
+        voted = [voted for committable in committables for voted in votes_of(committable)]
+        gone = {int(place) for each in voted for place in each.numbers["column_sizes"]} - {*table.schema().field_ids}
+        specs = {each.spec for each in voted} - {table.spec().spec_id}
+        if gone or specs:
+            why = f"its columns or partitions were changed since: {sorted(gone or specs)}"
+            what = f"{self._options.table} can't take decided rows"
+            raise Fatal(what, why=why, next="put its columns and partitions back, then start the job again")
+        return [data_file(each) for each in voted]
+
+    def _replaced(self, table: Table, added: Sequence[DataFile]) -> list[DataFile]:
+        """Return the files that those of a batch run replace: all in partitions that it has rows of."""
+        if self._options.mode == "append":
+            return []
+        partitions, spec = {repr(file.partition) for file in added}, table.spec().spec_id
+        there = self._target.files(table)
+        if any(file.spec_id != spec for file in there):
+            what = f"{self._options.table} has files of earlier partitions"
+            fix = 'rewrite them by rewrite_data_files, or set mode = "append"'
+            raise Fatal(what, why="which rows of a partition they have is not known", next=fix)
+        return [file for file in there if repr(file.partition) in partitions]
+
+    def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
+        """Make an epoch's marker; its token is the newest generation's of the set."""
+        ctx = self._ctx
+        token = max(((c.txn.generation, c.txn.token) for c in committables), default=(0, ""))[1]
+        return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, 0, token, expected=self._held)
+
+    def _settled(self, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
+        """Drop the records, durably: what has one may be swept. A participant's own record goes last."""
+        ids = tuple(committable.ref for committable in committables)
+        listed = [name for name in file_names(self._records) if name.rpartition(".")[0] in ids] if ids else []
+        remove_files(self._records, [*listed, *ids])
+        sync_folders([self._records])
+        return [outcome] * len(committables)
+
+    def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
+        """Return what is wrong with the files of a set that is not committed; it is committed as a whole or not at all.
+
+        It is lost if files are gone, and the mark, which the journal knows, is of an earlier epoch.
+        """
+        lost, changed = list[str](), list[str]()
+        for committable in committables:
+            for voted in votes_of(committable):
+                try:
+                    if (size := size_of(path_at(voted.path))) != voted.size:
+                        changed.append(f"{voted.path} has {size} bytes, and was voted with {voted.size}")
+                except FileNotFoundError:
+                    lost.append(f"{voted.path} is gone")
+        if not lost and not changed:
+            return None
+        known = isinstance(self._held, Marker) and self._held.epoch < epoch
+        return (Lost if known and not changed else Unknown)("; ".join((changed + lost)[:3]))
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Raise what the catalog and the disk say as what the caller does next."""
+        with answering(self._records), self._target.answering():
+            yield

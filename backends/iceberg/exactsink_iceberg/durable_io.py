@@ -1,0 +1,124 @@
+"""How pyiceberg reads and writes a table's own files: each is durable before anything names it.
+
+pyiceberg leaves them to the system. A catalog that named a file which a power cut took would have lost its table.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from contextlib import suppress
+from types import TracebackType
+
+from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from exactsink.toolkit.storage import (
+    AnyPath,
+    DurableFile,
+    ObjectFile,
+    ObjectPath,
+    make_folder,
+    path_of,
+    sync_folders,
+)
+
+__all__ = ["DurableFileIO", "new_data_file", "path_at", "size_of", "sync_file"]
+
+
+class _Stream(OutputStream):
+    """A new file that is durable, with its name, once it is closed; a block that raises leaves none."""
+
+    def __init__(self, path: AnyPath) -> None:
+        self._path, self._file = path, new_data_file(path)
+
+    def write(self, b: bytes) -> int:
+        return self._file.write(b)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    @property
+    def closed(self) -> bool:
+        """Return whether it is closed; Arrow looks."""
+        return self._file.closed
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self._file.seal()
+            sync_folders([self._path.parent])
+
+    def __enter__(self) -> OutputStream:
+        return self
+
+    def __exit__(
+        self, exctype: type[BaseException] | None, excinst: BaseException | None, exctb: TracebackType | None
+    ) -> None:
+        if exctype is None:
+            self.close()
+        else:
+            self._file.close()
+
+
+class _StoredFile(InputFile, OutputFile):
+    """A file of the table, in a folder or in a store."""
+
+    @property
+    def _path(self) -> AnyPath:
+        return path_at(self.location)
+
+    def __len__(self) -> int:
+        return size_of(self._path)
+
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def open(self, seekable: bool = True) -> InputStream:
+        return io.BytesIO(self._path.read_bytes())
+
+    def to_input_file(self) -> InputFile:
+        return self
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        if overwrite:
+            self._path.unlink(missing_ok=True)
+        return _Stream(self._path)
+
+
+class DurableFileIO(PyArrowFileIO):
+    """Reads rows as pyiceberg does; metadata and manifests go through exactsink's own storage."""
+
+    def new_input(self, location: str) -> InputFile:  # type: ignore[override]
+        return _StoredFile(location)
+
+    def new_output(self, location: str) -> OutputFile:  # type: ignore[override]
+        return _StoredFile(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        path_at(location if isinstance(location, str) else location.location).unlink()
+
+
+def path_at(location: str) -> AnyPath:
+    """Return the path of a table's file."""
+    return path_of(location.removeprefix("file://").removeprefix("file:"))
+
+
+def size_of(path: AnyPath) -> int:
+    """Return a file's size in bytes. Raises FileNotFoundError."""
+    return path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
+
+
+def new_data_file(path: AnyPath) -> DurableFile | ObjectFile:
+    """Begin a file of the table; a folder that is missing is made."""
+    if isinstance(path, ObjectPath):
+        return ObjectFile(path)
+    make_folder(path.parent)
+    return DurableFile(path)
+
+
+def sync_file(location: str) -> None:
+    """Sync a local file that another writer made. One that is gone is left to whoever reads it."""
+    path = path_at(location)
+    if not isinstance(path, ObjectPath):
+        with suppress(FileNotFoundError), open(path, "rb") as file:
+            os.fsync(file.fileno())

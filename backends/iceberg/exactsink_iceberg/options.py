@@ -1,0 +1,93 @@
+"""The options of a sink that writes an Iceberg table."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
+
+from exactsink.contract import BackendOptions
+
+__all__ = ["PROVEN_CATALOGS", "IcebergOptions"]
+
+PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql", "http": "rest", "https": "rest"}
+"""The schemes of `uri` that tests of ours reach, and pyiceberg's name of the catalog behind each."""
+
+
+class IcebergOptions(BackendOptions):
+    """What a job's file may say of such a sink."""
+
+    uri: SecretStr | None = None
+    """The catalog, which the driver alone opens: a SQL catalog's database as a URL of SQLAlchemy, for example
+    `sqlite:////lake/catalog.db`, or the address of a REST catalog."""
+    catalog: str = "default"
+    """The catalog's name; a SQL catalog's database can hold several."""
+    catalog_options: Mapping[str, SecretStr] = Field(default_factory=dict)
+    """What else pyiceberg's catalog takes, for example `token`; `type` chooses a catalog that has no `uri`."""
+    warehouse: str
+    """Where new tables go, and exactsink's own records: a folder that the driver and all executors share, or
+    `s3://bucket/path`. For S3 the environment has address and credentials, as for Delta."""
+    table: str
+    """The table, NAMESPACE.NAME."""
+    branch: str = "main"
+    """The branch of the table that gets the rows. One that does not exist begins at the end of `main`."""
+    mode: Literal["append", "overwrite_partitions"] = "append"
+    """For batch runs: whether rows are added, or replace all rows of the partitions that they are in."""
+    on_schema_change: Literal["fail", "add_columns"] = "fail"
+    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+    create: bool = True
+    """Whether to make the table, with the rows' columns, if there is none."""
+    partition_by: tuple[str, ...] = ()
+    """How a new table is partitioned, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`."""
+    keep_snapshots: int | None = Field(default=None, ge=1)
+    """How many snapshots of this sink the table keeps; older ones are expired as the job goes on. Unset keeps all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_keys(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and "keys" in given:
+            raise ValueError(
+                'an upsert here would rewrite files; for rows with keys, use backend = "idempotent_upsert"'
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _has_catalog(self) -> IcebergOptions:
+        if self.uri is None and "type" not in self.catalog_options:
+            raise ValueError("give uri, the catalog's address")
+        return self
+
+    @field_validator("mode")
+    @classmethod
+    def _appends(cls, mode: str) -> str:
+        if mode != "append":
+            raise ValueError("only append is proven yet")
+        return mode
+
+    @property
+    def catalog_kind(self) -> str:
+        """Name the kind of catalog, as pyiceberg does."""
+        scheme = re.split(r"[+:]", self.uri.get_secret_value())[0] if self.uri is not None else ""
+        given = self.catalog_options.get("type")
+        return given.get_secret_value() if given is not None else PROVEN_CATALOGS.get(scheme, scheme)
+
+    @field_validator("table")
+    @classmethod
+    def _named(cls, table: str) -> str:
+        if not re.fullmatch(r"\w+(\.\w+)+", table):
+            raise ValueError("give NAMESPACE.NAME, of letters, digits and _")
+        return table
+
+    @field_validator("warehouse")
+    @classmethod
+    def _whole(cls, warehouse: str, info: ValidationInfo) -> str:
+        if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", warehouse):
+            return f"s3://{url[1]}"
+        if not warehouse or re.match(r"[A-Za-z][\w+.-]*:", warehouse) or re.search(r"[?#%]", warehouse):
+            raise ValueError("give a local folder or s3://bucket/path, without ? # %: other stores are not proven here")
+        folder = (info.context or {}).get("folder") or "."  # of the job's file
+        return os.path.realpath(Path(folder) / Path(warehouse).expanduser())

@@ -1,0 +1,24 @@
+"""Announce the `iceberg` backend to exactsink, without importing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from exactsink.contract import BackendSpec, hookimpl
+
+__all__ = ["exactsink_backends"]
+
+
+@hookimpl
+def exactsink_backends() -> Sequence[BackendSpec]:
+    """Bring `iceberg`."""
+    return [
+        BackendSpec(
+            "iceberg",
+            load="exactsink_iceberg.backend:IcebergBackend",
+            install="pip install 'exactsink[iceberg]'",
+            drivers=("pyiceberg", "sqlalchemy"),
+            strategies={"append": "tasks write Parquet files; the decision adds one snapshot to the table for them"},
+            conformance="exactsink_iceberg.conformance:targets",
+        )
+    ]

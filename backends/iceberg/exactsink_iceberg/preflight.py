@@ -1,0 +1,137 @@
+"""What preflight finds: a table's columns beside the rows', and what a table asks of its writers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_schema_without_ids
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.table import Table
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.transforms import IdentityTransform
+
+from exactsink.contract import Finding
+from exactsink.toolkit.storage import is_object_url, object_scheme
+from exactsink_iceberg.options import PROVEN_CATALOGS, IcebergOptions
+from exactsink_iceberg.partitions import partition_of, partition_types_fit
+
+__all__ = ["misfits", "new_columns", "new_spec", "new_table_problems", "plain", "sink_problems", "table_problems"]
+
+_MANY_SNAPSHOTS = 300
+_WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
+
+
+def sink_problems(options: IcebergOptions) -> Iterator[Finding]:
+    """Find what no test of ours has reached."""
+    if options.catalog_kind not in PROVEN_CATALOGS.values():
+        what = f"the catalog is of the kind {options.catalog_kind}, which is not proven here"
+        yield Finding("warning", what, "play crashes against it before you rely on it, or use a SQL or REST catalog")
+
+
+def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
+    """Find what the table asks for that this writer does not give."""
+    location = table.location()
+    if is_object_url(location) and object_scheme(location) != "s3":
+        fix = "write to one in a folder or on S3: other stores are not proven here"
+        yield Finding("error", f"the table lies in {location}", fix)
+    ref = table.metadata.refs.get(options.branch)
+    if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
+        yield Finding("error", f"{options.branch} is a tag of the table", "name a branch")
+    if options.mode == "overwrite_partitions" and not table.spec().fields:
+        yield Finding("error", "the table has no partitions that could be overwritten", 'set mode = "append"')
+    if (many := len(table.metadata.snapshots)) >= _MANY_SNAPSHOTS:
+        fix = f"CALL system.expire_snapshots('{options.table}'), or set keep_snapshots = 100"
+        yield Finding("warning", f"the table has {many} snapshots, and each commit writes all of them anew", fix)
+    for field in table.sort_order().fields:
+        if not isinstance(field.transform, IdentityTransform):
+            what = f"the table is sorted by {field.transform} of column {field.source_id}"
+            yield Finding("warning", f"{what}: rows are written unsorted", "nothing, if meant")
+    if table.format_version != 2:
+        fix = "write to a table of format version 2"
+        yield Finding("error", f"the table has format version {table.format_version}; pyiceberg can't write it", fix)
+    kind = table.properties.get("write.format.default", "parquet")
+    if kind != "parquet":
+        yield Finding("error", f"the table asks its writers for {kind}", "set write.format.default to parquet")
+    for wrong in partition_types_fit(table.spec(), table.schema()):
+        yield Finding("error", f"this backend does not write the partition {wrong}", "write to another table")
+
+
+def new_columns(schema: pa.Schema) -> Schema:
+    """Return the rows' columns as a new table has them. Raises TypeError or ValueError for what Iceberg lacks."""
+    try:
+        columns = pa.schema([field.with_type(plain(field.type)) for field in schema])
+        return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
+    except (UnsupportedPyArrowTypeException, ValidationError) as error:
+        raise TypeError(str(error)) from error
+
+
+def new_spec(columns: Schema, partition_by: Sequence[str]) -> PartitionSpec:
+    """Return a new table's partitions. Raises ValueError for a column that is not there."""
+    fields = []
+    for number, text in enumerate(partition_by):
+        name, transform = partition_of(text)
+        source = columns.find_field(name)
+        if not transform.can_transform(source.field_type):
+            raise ValueError(f"{text} can't be made of {source.field_type}")
+        kind = str(transform).partition("[")[0]
+        named = name if kind == "identity" else f"{name}_{kind}"
+        fields.append(PartitionField(source.field_id, 1000 + number, transform, named))
+    return PartitionSpec(*fields)
+
+
+def new_table_problems(schema: pa.Schema, options: IcebergOptions) -> Iterator[Finding]:
+    """Find what a table for these rows can't have."""
+    if options.mode == "overwrite_partitions" and not options.partition_by:
+        fix = 'set partition_by, or mode = "append"'
+        yield Finding("error", "a table without partitions has none that could be overwritten", fix)
+    try:
+        columns = new_columns(schema)
+        wrong = partition_types_fit(new_spec(columns, options.partition_by), columns)
+    except (TypeError, ValueError) as error:
+        yield Finding("error", f"Iceberg can't have a table for these rows: {error}", "cast or leave out the column")
+        return
+    for partition in wrong:
+        yield Finding("error", f"this backend does not write the partition {partition}", "choose another partition_by")
+
+
+def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[Finding]:
+    """Compare rows with the table's columns. With `adds`, what the first epoch changes is only announced."""
+    stand = {field.name: field for field in table.schema().as_arrow()}
+    for field in schema:
+        kind = stand[field.name].type if field.name in stand else None
+        known = field.name.lower() in map(str.lower, stand)
+        if adds and (not known or (kind is not None and (plain(kind), plain(field.type)) in _WIDER)):
+            what = f"the table has no column {field.name}: the first epoch adds it"
+            wide = f"column {field.name} is {kind}: the first epoch makes it {field.type}"
+            yield Finding("warning", wide if known else what, "nothing, if meant")
+        elif kind is None:
+            fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'
+            yield Finding("error", f"the table has no column {field.name}", fix)
+        elif plain(field.type) != plain(kind):
+            yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
+    sources = {table.schema().find_column_name(each.source_id) for each in table.spec().fields}
+    for name, field in stand.items():
+        if name not in schema.names and (name in sources or not field.nullable):
+            yield Finding("error", f"the rows have no column {name}", f"select {name} into this sink")
+
+
+def plain(kind: pa.DataType) -> pa.DataType:
+    """Return a type as Iceberg has it: it knows one text, one list, and whole numbers of 32 and of 64 bits."""
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind):
+        return pa.binary()
+    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
+        return pa.int32()
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain(kind.value_type))
+    if pa.types.is_map(kind):
+        return pa.map_(plain(kind.key_type), plain(kind.item_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, plain(field.type)) for field in kind])
+    return kind

@@ -1,0 +1,288 @@
+"""Files and journals on Azure and Google Cloud Storage: nothing shows before the commit, whatever is answered to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
+
+import pytest
+
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, JobContext, Lost, Outcome, Retryable, Unknown
+from exactsink.protocol.journal.stores import SeqTaken
+from exactsink.protocol.journal.stores.objects import ObjectStore
+from exactsink.toolkit.storage import ObjectPath, store_findings
+from exactsink.toolkit.storage.object_file import ObjectFile
+from exactsink_files import upload_files
+from exactsink_files.snapshots import snapshot
+from exactsink_files.stores import Store
+from exactsink_files.uploads import identity
+from exactsink_files.votes import VotedFiles
+from tests.integration.clouds.cloud import Cloud, Counted
+from tests.servers.s3_proxy import Answer, Ask, SlowDown, Trap
+from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, files, lines, rows
+from tests.unit.journals import DRIVER, QUERY, Driver, decided
+
+STANDS = {Committed, AlreadyCommitted}
+
+
+def kinds(outcomes: Sequence[Outcome]) -> list[type]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def swept(sink: Files) -> None:
+    if listed := sink.listed():
+        sink.abort(*listed)
+
+
+class NotDone:
+    """Cuts the first request that a pattern is found in, before the server has it."""
+
+    def __init__(self, trap: Trap) -> None:
+        self.trap = trap
+
+    def concerns(self, request: str) -> bool:
+        return self.trap.concerns(request)
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        self.trap.sprung.set()
+        return None
+
+
+def test_nothing_shows_before_the_commit_and_all_of_it_after(cloud: Cloud) -> None:
+    sink, voted = cloud.two_files(participants=2)
+    assert cloud.visible() == []
+    assert sorted(participant.ref for participant in sink.listed()) == [sink.id(0), sink.id(1)]
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
+    assert (len(cloud.visible()), cloud.lines(), cloud.left()) == (4, ["0", "0", "1", "1"], [])
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted, AlreadyCommitted]
+    assert (sink.listed(), len(snapshot(cloud.url).files)) == ([], 4)
+    secret = cloud.direct.environment.get("AZURE_STORAGE_CONNECTION_STRING", "AccountKey=none").partition("Key=")[2]
+    assert secret.partition(";")[0] not in "".join(vote.payload.decode() for vote in voted)
+
+
+@pytest.mark.parametrize("done", [True, False])
+@pytest.mark.parametrize("what", ["complete", "part"])
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_lost_answer_is_settled(cloud: Cloud, nth: int, what: str, done: bool) -> None:
+    cut = Trap(getattr(cloud.kind, what), nth)
+    cloud.set(cut if done else NotDone(cut))
+    sink, voted = cloud.two_files()
+    assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
+    assert cut.sprung.is_set()
+    assert (cloud.lines(), cloud.left()) == (["0", "0"], [])
+
+
+@pytest.mark.parametrize("what", ["complete", "part"])
+def test_a_store_that_slows_down_is_asked_again(cloud: Cloud, what: str) -> None:
+    slow = cloud.set(SlowDown(getattr(cloud.kind, what), 4))
+    sink, voted = cloud.two_files()
+    assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
+    assert slow.sprung.is_set()
+    assert cloud.lines() == ["0", "0"]
+
+
+def test_a_store_that_stays_slow_is_a_retry_and_nothing_is_lost(cloud: Cloud) -> None:
+    sink, voted = cloud.two_files()
+    cloud.set(SlowDown(cloud.kind.complete, 10**6))
+    with pytest.raises(Retryable):
+        sink.commit_marked(EPOCH, voted)
+    cloud.ends_faults()
+    assert (kinds(sink.commit_marked(EPOCH, voted)), cloud.lines()) == ([Committed], ["0", "0"])
+
+
+def test_a_sweep_takes_what_is_undecided_and_nobody_elses(cloud: Cloud) -> None:
+    others = [cloud.sink("other", **TEXT), cloud.sink("job", "other", **TEXT), cloud.sink("job-sink", **TEXT)]
+    kept = [sink.vote(lines("a")) for sink in others]
+    sink, voted = cloud.two_files(participants=2)
+    assert kinds(sink.end(voted[0])) == [Committed]
+    swept(sink)
+    swept(sink)
+    assert (sink.listed(), len(cloud.visible())) == ([], 2)
+    assert kinds(sink.commit(EPOCH, voted[1:])) == [Unknown]  # a zombie's: its uploads can't be completed any more
+    assert len(cloud.visible()) == 2
+    for other, vote in zip(others, kept, strict=True):
+        assert [participant.ref for participant in other.listed()] == [other.id()]
+        assert kinds(other.end(*vote)) == [Committed]
+
+
+def test_a_sweep_that_dies_inside_is_ended_by_the_next_and_never_takes_a_file(cloud: Cloud) -> None:
+    sink, _ = cloud.two_files(participants=2)
+    cloud.set(SlowDown("^DELETE", 10**6))
+    with pytest.raises(Retryable):
+        swept(sink)
+    cloud.ends_faults()
+    swept(sink)
+    assert (cloud.visible(), cloud.left(), sink.listed()) == ([], [], [])
+    [late] = sink.vote(rows(("b", 1), schema=DAYS))
+    assert kinds(sink.end(late)) == [Committed]
+    cloud.remove_uploads(late)
+    assert cloud.lines() == ["b"]
+
+
+def test_a_writer_that_was_swept_can_not_vote_rows_that_are_gone(cloud: Cloud) -> None:
+    sink = cloud.sink(**TEXT)
+    sink.put_birth()
+    writer = sink.begin(lines("a"))
+    writer.write(lines("a").to_batches()[0])
+    with suppress(Retryable):
+        vote = writer.pre_commit()
+        swept(sink)
+        assert kinds(sink.commit_marked(EPOCH, [vote])) == [Lost]
+    writer.abort()
+    assert (cloud.visible(), cloud.left()) == ([], [])
+
+
+def test_what_is_gone_is_lost_before_its_commit_and_unknown_after(cloud: Cloud) -> None:
+    sink, voted = cloud.two_files(participants=2)
+    cloud.remove_uploads(voted[1])
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Lost]
+    [late] = sink.prepare(EPOCH + 1, [rows(("x", 1), schema=DAYS)])
+    cloud.set(SlowDown(cloud.kind.complete, 10**6))
+    with pytest.raises(Retryable):
+        sink.commit_marked(EPOCH + 1, [late])
+    cloud.ends_faults()
+    cloud.remove_uploads(late)
+    assert kinds(sink.commit_marked(EPOCH + 1, [late])) == [Unknown]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_foreign_object_is_not_overwritten(cloud: Cloud, ours: bool) -> None:
+    sink, voted = cloud.two_files()
+    file = VotedFiles.load(voted[0]).files[0]
+    store, key = cloud.store, cloud.store.key(file.final)
+    if ours:  # of another file of this participant, as its metadata says
+        metadata = identity(voted[0].txn.id, "another")
+        upload = store.create(key, identity("elsewhere", "another"))
+        store.complete(key, upload, [store.put_part(key, upload, 1, b"x" * file.size)], metadata)
+    else:
+        store.put(key, b"x" * file.size)
+    for call in (sink.assess, sink.commit_marked):
+        with pytest.raises(Fatal, match="is not the file that was voted for"):
+            call(EPOCH, voted)
+    assert store.get(key) == b"x" * file.size
+
+
+def test_of_sixteen_completes_of_one_name_one_wins(cloud: Cloud) -> None:
+    barrier = Barrier(16)
+
+    def complete(number: int) -> int | None:
+        store: Store = cloud.store
+        key, metadata = store.key("raced.parquet"), identity(f"txn-{number}", "raced")
+        upload = store.create(key, metadata)
+        part = store.put_part(key, upload, 1, b"%02d" % number)
+        barrier.wait()
+        try:
+            store.complete(key, upload, [part], metadata)
+        except OSError as error:
+            return None if store.proves(error) == "condition" else -1
+        return number
+
+    with ThreadPoolExecutor(16) as pool:
+        [won] = [number for number in pool.map(complete, range(16)) if number is not None]
+    assert cloud.store.get(cloud.store.key("raced.parquet")) == b"%02d" % won
+
+
+def test_two_committers_at_once(cloud: Cloud) -> None:
+    sink, voted = cloud.two_files(participants=4)
+    together = Barrier(2)
+
+    def commit(_: int) -> list[Outcome]:
+        together.wait()
+        return sink.commit_marked(EPOCH, voted)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert {kind for ended in pool.map(commit, range(2)) for kind in kinds(ended)} <= STANDS
+    assert (len(cloud.lines()), cloud.left()) == (8, [])
+
+
+def test_a_file_of_many_parts_keeps_its_bytes(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_files, "_PART_BYTES", 1 << 10)
+    text = [f"{n:05}" + "x" * 200 for n in range(200)]
+    sink = cloud.sink(**TEXT)
+    sink.put_birth()
+    [voted] = sink.vote(rows(*[(line,) for line in text], schema=LINES, size=3))
+    assert kinds(sink.end(voted)) == [Committed]
+    assert (cloud.lines(), cloud.left()) == (text, [])
+
+
+def test_an_epoch_of_four_files_takes_so_many_requests(cloud: Cloud) -> None:
+    cloud.two_files()[0].check()
+    counted = cloud.set(Counted())
+    sink, voted = cloud.two_files(participants=2)
+    tasks = len(counted.sent)
+    sink.commit_marked(EPOCH, voted)
+    assert (tasks, len(counted.sent) - tasks) == REQUESTS[cloud.kind.scheme]
+
+
+REQUESTS = {"az": (15, 18), "gs": (13, 19)}
+"""Of tasks and driver, the sink's birth and its first mark with them."""
+
+
+@pytest.mark.parametrize("fault", ["lost", "undone", "slow"])
+def test_a_decision_is_settled_whatever_its_put_answers(cloud: Cloud, fault: str) -> None:
+    place = ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True)
+    journal = Driver(ObjectStore(place))
+    journal.claim(QUERY, DRIVER)
+    cut = Trap(cloud.kind.create)
+    cloud.set({"lost": cut, "undone": NotDone(cut), "slow": SlowDown(cloud.kind.create, 3)}[fault])
+    journal.decide(decided(0))
+    assert Driver(ObjectStore(place)).read().next_epoch == 1
+
+
+def test_a_slow_listing_is_no_empty_journal(cloud: Cloud) -> None:
+    store = ObjectStore(ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True))
+    store.put(0, b"x")
+    cloud.set(SlowDown(cloud.kind.listing, 2))
+    assert store.list() == [0]
+
+
+def test_of_sixteen_writers_of_an_entry_one_wins_and_staged_rows_are_whole(cloud: Cloud) -> None:
+    barrier, place = Barrier(16), ObjectPath.of(f"{cloud.url}/jobs", skip_instance_cache=True)
+    assert list(store_findings(place, "the journal", "a way out", large=True)) == []
+
+    def write(number: int) -> int | None:
+        store = ObjectStore(ObjectPath.of(place.url))
+        barrier.wait()
+        with suppress(SeqTaken):
+            store.put(7, b"%d" % number)
+            return number
+        return None
+
+    with ThreadPoolExecutor(16) as threads:
+        [won] = [number for number in threads.map(write, range(16)) if number is not None]
+    assert ObjectStore(place).read(7) == b"%d" % won
+    with ObjectFile(place / "rows.arrow") as staged:
+        staged.write(b"x" * (17 << 20))
+        assert not (place / "rows.arrow").exists()
+        staged.seal()
+    with (place / "rows.arrow").reading() as read:
+        assert len(read.read()) == 17 << 20
+    (place / "rows.arrow").unlink()
+    ObjectStore(place).delete([7, 8])
+    assert (place.names(), place.exists()) == ([], False)
+
+
+@pytest.mark.parametrize("wrong", ["nothing", "bucket", "credentials", "pause"])
+def test_preflight_tries_the_store_and_leaves_nothing(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    url = cloud.url.replace("://lake", "://nobody") if wrong == "bucket" else cloud.url
+    if wrong == "credentials":
+        cloud.set(_Refuses())
+    days = 8 if wrong == "pause" else 7
+    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=days * 86_400)
+    found = list(files(url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
+    fixes = {"bucket": "make the bucket", "credentials": "give ", "pause": "longest_pause"}
+    expected = [] if wrong == "nothing" or (wrong, cloud.kind.scheme) == ("pause", "gs") else [fixes[wrong]]
+    assert [fix for fix in expected if fix not in found[0].fix] == []
+    assert (len(found), cloud.names()) == (len(expected), [])
+
+
+class _Refuses:
+    def concerns(self, request: str) -> bool:
+        return True
+
+    def answer(self, request: str, ask: Ask) -> Answer:
+        return Answer.error(403, "AuthorizationFailure")

@@ -1,0 +1,42 @@
+"""The catalogs and warehouses that a sink's table can be in, each with the servers behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.iceberg.lake import Lake
+from tests.servers.postgres import Postgres
+from tests.servers.s3 import S3
+
+
+@pytest.fixture(scope="session")
+def bucket(s3: S3) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
+            patch.setenv(name, value)
+        yield f"s3://{s3.new_bucket('iceberg')}"
+
+
+@pytest.fixture
+def postgres_lake(postgres: Postgres, bucket: str, s3: S3, tmp_path: Path) -> Lake:
+    """A catalog in PostgreSQL, a warehouse on S3."""
+    name = f"iceberg_{abs(hash(tmp_path)):x}"[:40]
+    postgres.create_database(name)
+    keys = s3.environment
+    theirs = {
+        "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO",  # versitygw refuses Arrow's uploads
+        "s3.endpoint": s3.endpoint,
+        "s3.region": keys["AWS_DEFAULT_REGION"],
+        "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
+        "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
+    }
+    return Lake(tmp_path, postgres.url(name), f"{bucket}/{name}", theirs)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A catalog in SQLite, a warehouse in a folder."""
+    return Lake(tmp_path)

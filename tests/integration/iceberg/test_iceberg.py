@@ -1,0 +1,244 @@
+"""Iceberg tables: what other writers, operators and answers that are lost do to a sink's epochs."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committed,
+    Fatal,
+    LineageError,
+    Lost,
+    Mark,
+    Retryable,
+    Unknown,
+)
+from exactsink.testing.target import ROWS
+from exactsink_iceberg import writer as writer_module
+from exactsink_iceberg.durable_io import path_at
+from exactsink_iceberg.votes import votes_of
+from tests.integration.iceberg.lake import KEY, Lake, epochs, interrupted, rows
+
+HEAD = Mark("ab", 1, frozenset(["ab"]))
+
+
+def expire(table: Table) -> None:
+    table.maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+
+
+def appended(lake: Lake, *ids: int) -> None:
+    lake.table().append(rows(*ids))
+
+
+def rolled_back(lake: Lake, steps: int) -> None:
+    line = sorted(lake.table().snapshots(), key=lambda snapshot: snapshot.sequence_number or 0)
+    lake.table().manage_snapshots().rollback_to_snapshot(line[-1 - steps].snapshot_id).commit()
+
+
+OPERATIONS: dict[str, tuple[Callable[[Lake], object], Mark]] = {
+    "another appends": (lambda lake: appended(lake, 9), HEAD),
+    "expiry": (lambda lake: (appended(lake, 9), expire(lake.table())), HEAD),
+    "rollback by one": (lambda lake: rolled_back(lake, 1), Mark("ab", 0, frozenset(["ab"]))),
+    "rollback, then an append": (
+        lambda lake: (rolled_back(lake, 1), appended(lake, 9)),
+        Mark("ab", 0, frozenset(["ab"])),
+    ),
+    "rollback of all": (lambda lake: rolled_back(lake, 2), Mark("ab")),
+    "rollback to another's, then expiry": (
+        lambda lake: (rolled_back(lake, 2), expire(lake.table())),
+        Mark("ab"),
+    ),
+    "dropped and made again": (
+        lambda lake: (lake.catalog().drop_table("shop.orders"), lake.catalog().create_table("shop.orders", ROWS)),
+        Mark("ab"),
+    ),
+    "the property is taken away": (
+        lambda lake: lake.table().transaction().remove_properties(KEY).commit_transaction(),
+        HEAD,
+    ),
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_the_mark_is_that_of_the_rows_that_the_table_shows(lake: Lake, operation: str) -> None:
+    sink = lake.session()
+    sink.put_birth()
+    sink.open(0, ROWS)
+    appended(lake, 8)
+    epochs(sink, 0, 1)
+    done, shown = OPERATIONS[operation]
+    done(lake)
+    assert sink.mark() == shown
+
+
+def test_a_catalog_that_is_put_back_shows_the_epoch_of_its_day(lake: Lake) -> None:
+    sink = lake.session()
+    sink.put_birth()
+    epochs(sink, 0, 1)
+    shutil.copy(lake.folder / "catalog.db", lake.folder / "backup.db")
+    epochs(sink, 2)
+    shutil.copy(lake.folder / "backup.db", lake.folder / "catalog.db")
+    assert sink.mark() == HEAD
+    assert lake.ids() == Counter([0, 1])
+
+
+def test_a_mark_that_was_edited_stops_the_job(lake: Lake) -> None:
+    sink = lake.session()
+    epochs(sink, 0)
+    appended(lake, 9)
+    expire(lake.table())
+    lake.table().transaction().set_properties({KEY: '{"epoch": "a"}'}).commit_transaction()
+    with pytest.raises(Fatal, match="can't be read as a mark"):
+        sink.mark()
+
+
+LOST = {"409": CommitFailedException("409"), "gone": ConnectionError("gone"), "cut": ValueError("no JSON")}
+
+
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "not landed"])
+@pytest.mark.parametrize("error", LOST)
+def test_a_lost_answer_puts_an_epoch_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, error: str, landed: bool
+) -> None:
+    sink = lake.session()
+    voted = sink.prepare(0, [rows(1, 2), rows(3)])
+
+    def call(committer: Any) -> set[Any]:
+        committer.mark()
+        catalog = vars(getattr(committer, "_real", committer))["_target"].catalog
+        real, pending = catalog.commit_table, [LOST[error]]
+
+        def lost(*asked: Any) -> Any:
+            if not pending:
+                return real(*asked)
+            if landed:
+                real(*asked)
+            raise pending.pop()
+
+        monkeypatch.setattr(catalog, "commit_table", lost)
+        return set(committer.commit(0, voted))
+
+    assert sink.with_committer(call) == {AlreadyCommitted() if landed else Committed()}
+    assert lake.ids() == Counter([1, 2, 3])
+    assert sink.commit(0, voted) == [AlreadyCommitted()] * 2
+    lists = list((lake.folder / "lake/shop/orders/metadata").glob("snap-*.avro"))
+    assert len(lists) == 1 + (not landed), "a try that may still land keeps its files until another has followed"
+
+
+def test_another_writer_gets_in_between_both_stand_and_the_refused_manifests_go(lake: Lake) -> None:
+    sink = lake.session()
+    voted = sink.prepare(0, [rows(1, 2)])
+    assert interrupted(sink, 0, voted, lambda: appended(lake, 9)) == {Committed()}
+    assert lake.ids() == Counter([1, 2, 9])
+    folder = lake.folder / "lake/shop/orders/metadata"
+    assert (len(list(folder.glob("snap-*.avro"))), len(list(folder.glob("*-m0.avro")))) == (2, 2)
+    second = sink.prepare(1, [rows(3)])
+    assert interrupted(sink, 1, second, lambda: (appended(lake, 8), expire(lake.table()))) == {Committed()}
+    assert lake.ids() == Counter([1, 2, 3, 8, 9])
+    assert len(list(folder.glob("snap-*.avro"))) == 5, "where expiry cut the line, nothing is removed"
+
+
+def test_a_stalled_driver_adds_nothing_after_the_next_one(lake: Lake) -> None:
+    sink = lake.session()
+    voted = sink.prepare(0, [rows(1, 2), rows(3)])
+    assert interrupted(sink, 0, voted, lambda: sink.commit(0, voted)) == {AlreadyCommitted()}
+    with pytest.raises(LineageError):
+        lake.session("cd").prepare(0, [rows(4)])
+    assert lake.ids() == Counter([1, 2, 3])
+
+
+def test_who_saw_all_files_and_stalled_adds_none_once_they_are_lost(lake: Lake) -> None:
+    sink = lake.session()
+    sink.put_birth()
+    voted = sink.prepare(0, [rows(1), rows(2)])
+
+    def lose() -> None:
+        path_at(votes_of(voted[1])[0].path).unlink()
+        assert {type(outcome) for outcome in sink.commit_marked(0, voted)} == {Lost}
+
+    assert {type(outcome) for outcome in interrupted(sink, 0, voted, lose)} == {Lost}
+    assert (lake.ids(), sink.mark()) == (Counter(), Mark("ab"))
+    again = [sink.write(0, 0, sink.open(0, ROWS), rows(1, 2), attempt=7)]
+    assert sink.commit_marked(0, again) == [Committed()]
+    assert sink.commit_marked(0, voted) == [AlreadyCommitted()] * 2
+    assert lake.ids() == Counter([1, 2])
+    changed = sink.prepare(1, [rows(4)])
+    path = path_at(votes_of(changed[0])[0].path)
+    assert isinstance(path, Path)
+    path.write_bytes(path.read_bytes() + b"!")
+    assert [type(outcome) for outcome in sink.commit_marked(1, changed)] == [Unknown]
+
+
+def test_losers_are_swept_and_what_the_table_names_never_is(lake: Lake) -> None:
+    sink = lake.session(partition_by=("kind", "bucket(3, id)"))
+    winner = sink.prepare(0, [rows(*range(9))])
+    loser = sink.write(0, 0, sink.open(0, ROWS), rows(1, 2, 3), attempt=9)
+    sink.commit(0, winner)
+    assert [participant.ref for participant in sink.listed()] == [loser.ref]
+    sink.abort(*sink.listed())
+    files = {path.name for path in (lake.folder / "lake").rglob("*.parquet")}
+    assert files == {path_at(voted.path).name for voted in votes_of(winner[0])}
+    record = lake.folder / "lake/_exactsink/default.shop.orders" / winner[0].ref
+    record.touch()  # as when a power cut takes its removal back
+    with pytest.raises(Fatal, match="the table names files of"):
+        sink.abort(*sink.listed())
+    writer = sink.writer(1, 0, ROWS, sink.open(1, ROWS))
+    writer.write(rows(1).to_batches()[0])
+    record.unlink()
+    sink.abort(*sink.listed())
+    with pytest.raises(Retryable, match="was swept"):
+        writer.pre_commit()
+    writer.abort()
+    assert lake.ids() == Counter(range(9))
+
+
+DIVIDED = {
+    ("text", "month(day)", "hour(at)", "year(plain)", "ok", "truncate(10, id)", "bucket(7, raw)"): [
+        *("a/b?c#d=%2F é", -1, 490_923, 56, True, 0)
+    ],
+    ("bucket(7, text)", "day", "day(at)", "month(plain)", "id"): [-1, 20_455, 672, 1],
+    ("truncate(3, text)", "bucket(3, id)", "year(day)", "bucket(5, at)"): ["a/b", -1],
+}
+
+
+@pytest.mark.parametrize(("by", "values"), DIVIDED.items(), ids=["text", "day", "truncate"])
+def test_rows_of_every_type_and_partition_come_back(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...], values: list[Any]
+) -> None:
+    monkeypatch.setattr(writer_module, "_BUFFERED_BYTES", 1)
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone.utc)
+    columns = [
+        ("id", pa.int64()), ("at", pa.timestamp("us", "Europe/Berlin")), ("plain", pa.timestamp("us")),
+        ("price", pa.decimal128(9, 2)), ("many", pa.list_(pa.struct([("x", pa.timestamp("us", "UTC"))]))),
+        ("named", pa.map_(pa.string(), pa.int32())), ("raw", pa.binary()), ("share", pa.float32()),
+        ("text", pa.large_string()), ("day", pa.date32()), ("ok", pa.bool_()),
+    ]  # fmt: skip
+    row = {
+        "id": 1, "at": moment, "plain": moment.replace(tzinfo=None), "price": Decimal("1.50"), "many": [{"x": moment}],
+        "named": [("a", 1)], "raw": b"\0", "share": 0.5, "text": "a/b?c#d=%2F é", "day": date(1969, 12, 31), "ok": True,
+    }  # fmt: skip
+    given = pa.Table.from_pylist([row, {**dict.fromkeys(row), "id": 2}], schema=pa.schema(columns))
+    sink = lake.session(partition_by=by)
+    assert sink.with_committer(lambda committer: list(committer.check(given.schema, None))) == []
+    sink.commit(0, sink.prepare(0, [given, given.slice(0, 1)]))
+    table = lake.table()
+    files = [pq.ParquetFile(path_at(task.file.file_path)).read() for task in table.scan().plan_files()]
+    found = sorted(pa.concat_tables(files).to_pylist(), key=lambda each: int(each["id"]))
+    assert found == [row, row, {**dict.fromkeys(row), "id": 2}]  # pyiceberg reads a NULL list of structs as []
+    made = [task.file.partition for task in table.scan("id = 1").plan_files()]
+    assert [[record[place] for place, name in enumerate(by) if "bucket" not in name] for record in made] == [values] * 2
+    assert table.scan(f"text = '{row['text']}' and id = 1").count() == 2
+    assert table.scan("day > '2000-01-01'").count() == 0

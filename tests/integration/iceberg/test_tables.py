@@ -1,0 +1,182 @@
+"""Tables that are changed by the job or beside it: columns, branches, snapshots, and other writers all the time."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pydantic import ValidationError
+from pyiceberg.exceptions import CommitFailedException, ValidationException
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StringType
+
+from exactsink.contract import Committed, Fatal, Mark, PreflightError
+from exactsink.testing.target import ROWS
+from exactsink_iceberg.options import IcebergOptions
+from tests.integration.iceberg.lake import KEY, Lake, epochs, interrupted, rows
+
+
+def found(lake: Lake, schema: pa.Schema = ROWS, **options: Any) -> list[str]:
+    """Return what preflight finds."""
+    with_committer = lake.session(**options).with_committer
+    return [f"{f.severity}: {f.message}" for f in with_committer(lambda committer: list(committer.check(schema, None)))]
+
+
+def compacted(lake: Lake) -> None:
+    """Put one file in the place of all, as `rewrite_data_files` does."""
+    table = lake.table()
+    table.overwrite(table.scan().to_arrow())
+
+
+@contextmanager
+def all_the_time(*works: Callable[[], object]) -> Iterator[Counter[str]]:
+    """Let others work beside the block, each again and again; count what they have done."""
+    ended, done = threading.Event(), Counter[str]()
+
+    def run(name: str, work: Callable[[], object]) -> None:
+        while not ended.is_set():
+            with suppress(CommitFailedException, ValidationException):  # theirs to repeat
+                work()
+                done[name] += 1
+            ended.wait(0.1)
+
+    threads = [threading.Thread(target=run, args=(str(n), work)) for n, work in enumerate(works)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.proof)])
+def test_epochs_beside_an_appender_a_compaction_and_an_expiry_that_go_on(lake: Lake, number: int) -> None:
+    sink, given = lake.session(), iter(range(-1, -100_000, -1))
+    sink.put_birth()
+    epochs(sink, 0)
+    theirs = list[int]()
+
+    def append() -> None:
+        mine = next(given)
+        lake.table().append(rows(mine))
+        theirs.append(mine)
+
+    def expire() -> None:
+        old = datetime.now() - timedelta(milliseconds=200)
+        lake.table().maintenance.expire_snapshots().older_than(old).commit()
+
+    with all_the_time(append, lambda: compacted(lake), expire) as done:
+        for epoch in range(1, number):
+            assert set(sink.commit_marked(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}
+            assert sink.mark() == Mark("ab", epoch, frozenset(["ab"]))
+    assert len(done) == 3, "each has worked"
+    assert lake.ids() == Counter([*range(number), *theirs])
+
+
+def test_columns_are_refused_added_or_widened_when_an_epoch_is_opened(lake: Lake) -> None:
+    narrow = rows(0).set_column(0, pa.field("id", pa.int32()), pa.array([0], pa.int32()))
+    sink = lake.session()
+    sink.commit(0, sink.prepare(0, [narrow]))
+    wider = rows(1).append_column("note", pa.array(["n"]))
+    assert found(lake, wider.schema) == [
+        "error: column id is int64, the table's is int32",
+        "error: the table has no column note",
+    ]
+    with pytest.raises(PreflightError, match="column id is int64"):
+        sink.prepare(1, [wider])
+    adding = lake.session(on_schema_change="add_columns")
+    assert [line.split(":")[0] for line in found(lake, wider.schema, on_schema_change="add_columns")] == ["warning"] * 2
+    voted = adding.prepare(1, [wider])
+    adding.open(1, wider.schema)  # as after a crash: it is there by now
+    lake.table().update_schema().add_column("later", StringType()).commit()
+    assert adding.commit(1, voted) == [Committed()]
+    read = lake.table().scan().to_arrow().select(["id", "note", "later"]).sort_by("id").to_pylist()
+    assert read == [{"id": 0, "note": None, "later": None}, {"id": 1, "note": "n", "later": None}]
+    odd = pa.schema([*wider.schema, ("NOTE", pa.string()), ("gap", pa.duration("s"))])
+    assert found(lake, odd, on_schema_change="add_columns")[0].startswith("error: ")
+    voted = adding.prepare(2, [wider])
+    lake.table().update_schema().delete_column("note").commit()
+    with pytest.raises(Fatal, match="can't take decided rows"):
+        adding.commit(2, voted)
+
+
+def test_a_branch_begins_at_main_and_is_published_by_a_fast_forward(lake: Lake) -> None:
+    epochs(lake.session(), 0)
+    audit = lake.session(branch="audit", sink="audit")
+    audit.put_birth()
+    voted = audit.prepare(0, [rows(10)])
+    assert interrupted(audit, 0, voted, lambda: lake.table().append(rows(9))) == {Committed()}
+    assert audit.commit_marked(1, audit.prepare(1, [rows(11)])) == [Committed()]
+    assert (lake.ids(), lake.ids("audit")) == (Counter([0, 9]), Counter([0, 10, 11]))
+    head = lake.table().metadata.refs["audit"].snapshot_id
+    lake.table().manage_snapshots().set_current_snapshot(snapshot_id=head).commit()
+    assert lake.ids() == Counter([0, 10, 11])
+    assert audit.mark() == Mark("ab", 1, frozenset(["ab"]))
+    lake.table().manage_snapshots().remove_branch("audit").commit()
+    assert audit.mark() == Mark("ab")
+    lake.table().manage_snapshots().create_tag(head, "audit").commit()
+    assert found(lake, branch="audit") == ["error: audit is a tag of the table"]
+
+
+def test_older_snapshots_of_ours_are_expired_if_asked_and_no_others(lake: Lake) -> None:
+    sink = lake.session(keep_snapshots=2)
+    epochs(sink, 0, 1)
+    lake.table().append(rows(9))
+    first = lake.table().snapshots()[0].snapshot_id
+    lake.table().manage_snapshots().create_tag(first, "kept").commit()
+    for epoch in range(2, 6):
+        epochs(sink, epoch)
+        sink.trim_marks()
+    kept = [snapshot.summary for snapshot in lake.table().snapshots()]
+    assert [s is not None and KEY in s.additional_properties for s in kept] == [True, False, True, True]
+    assert sink.mark() == Mark("ab", 5, frozenset(["ab"]))
+    assert lake.ids() == Counter([*range(6), 9])
+
+
+def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) -> None:
+    assert found(lake, create=False) == ["error: the catalog has no table shop.orders"]
+    assert "error: Iceberg can't have a table for these rows" in found(lake, pa.schema([("x", pa.duration("s"))]))[0]
+    assert "is no partition" in found(lake, partition_by=("day(",))[0]
+    assert "y is" in found(lake, partition_by=("amount",))[0].replace("amount: identity of amount", "y is")
+    catalog = lake.catalog()
+    catalog.create_namespace("shop")
+    strict = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "kind", IntegerType()))
+    by = SortOrder(SortField(1, IdentityTransform()))
+    catalog.create_table("shop.orders", strict, sort_order=by, properties={"write.format.default": "avro"})
+    assert found(lake, pa.schema([("kind", pa.string())])) == [
+        "error: the table asks its writers for avro",
+        "error: column kind is string, the table's is int32",
+        "error: the rows have no column id",
+    ]
+    lake.table().transaction().remove_properties("write.format.default").commit_transaction()
+    fitting = pa.table({"id": [3, 1, 2], "kind": pa.array([1, 2, 3], pa.int32())})
+    sink = lake.session()
+    sink.commit(0, sink.prepare(0, [fitting]))
+    assert lake.table().scan().to_arrow()["id"].to_pylist() == [1, 2, 3], "as the table is sorted"
+    with pytest.raises(Fatal, match="column id is required"):
+        sink.prepare(1, [pa.table({"id": pa.array([None], pa.int64()), "kind": pa.array([1], pa.int32())})])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"keys": ["id"]}, "use backend = \"idempotent_upsert\""),
+        ({"uri": None}, "give uri"),
+        ({"table": "orders"}, "NAMESPACE.NAME"),
+        ({"warehouse": "gs://bucket/lake"}, "not proven here"),
+    ],
+)  # fmt: skip
+def test_an_option_that_can_not_be_is_refused_by_name(lake: Lake, options: dict[str, Any], said: str) -> None:
+    given = {"uri": lake.uri, "warehouse": lake.warehouse, "table": "shop.orders", **options}
+    with pytest.raises(ValidationError, match=said):
+        IcebergOptions.model_validate(given)

@@ -1,0 +1,123 @@
+"""fake-gcs-server, an emulator of Google Cloud Storage, for tests: in memory, on a free port of 127.0.0.1.
+
+It honors `ifGenerationMatch=0` on uploads, and ignores it on compose: `ComposeOnce`, a rule for the proxy before it, is
+that condition as Google's documents have it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from pathlib import Path
+
+from tests.servers.go_programs import GoProgram
+from tests.servers.keeper import keep, shared
+from tests.servers.ports import Ports
+from tests.servers.process import ServerProcess, owned
+from tests.servers.s3_proxy import Answer, Ask
+
+__all__ = ["ComposeOnce", "FakeGcs", "FakeGcsServer", "own_fake_gcs", "shared_fake_gcs"]
+
+_PROGRAM = GoProgram("github.com/fsouza/fake-gcs-server", "v1.56.1")
+_COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenerationMatch=0")
+
+
+class FakeGcs:
+    """A running server, as those see it who may use it but not stop it."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a process needs in its environment to come here, as the library reads it."""
+        return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{self.port}"}
+
+    def new_bucket(self, stem: str) -> str:
+        """Make a bucket that no other test has; return its name."""
+        name = f"{stem}-{uuid.uuid4().hex[:12]}"
+        status, said = _asked(self.port, "POST", "/storage/v1/b?project=tests", {"name": name})
+        assert status == 200, said
+        return name
+
+
+class FakeGcsServer(ServerProcess, FakeGcs):
+    """A server with a new folder of its own."""
+
+    def __init__(self) -> None:
+        self._path = _PROGRAM.path()
+        self._ports = Ports(1)
+        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-gcs-")), self._ports.numbers[0])
+
+    def stop(self) -> None:
+        """Kill it: it forgets all. Idempotent."""
+        self._end(signal.SIGKILL)
+
+    def _command(self) -> Sequence[str | Path]:
+        here = f"127.0.0.1:{self.port}"
+        place = ["-host", "127.0.0.1", "-port", str(self.port), "-public-host", here, "-external-url", f"http://{here}"]
+        return [self._path, "-scheme", "http", "-backend", "memory", "-log-level", "error", *place]
+
+    def _environment(self) -> Mapping[str, str]:
+        return {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
+
+    def _answers(self) -> bool:
+        with suppress(OSError):
+            return _asked(self.port, "GET", "/_internal/healthcheck")[0] == 200
+        return False
+
+
+class ComposeOnce:
+    """Composes onto a name that nothing has, one at a time; else answers 412, as a condition of Google's does."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._turn = threading.Lock()
+
+    def concerns(self, request: str) -> bool:
+        return _COMPOSE.search(request) is not None
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        found = _COMPOSE.search(request)
+        assert found is not None
+        with self._turn:
+            if _asked(self._port, "GET", found[1])[0] == 200:
+                error = {"code": 412, "message": "conditionNotMet", "errors": [{"reason": "conditionNotMet"}]}
+                return Answer(412, json.dumps({"error": error}).encode(), [("Content-Type", "application/json")])
+            return ask()
+
+
+def _asked(port: int, method: str, target: str, body: object = None) -> tuple[int, bytes]:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, target, data, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+def own_fake_gcs() -> AbstractContextManager[FakeGcsServer]:
+    """Return a running server that the caller may stop, gone at the end."""
+    return owned(FakeGcsServer())
+
+
+@contextmanager
+def shared_fake_gcs(basetemp: Path) -> Iterator[FakeGcs]:
+    """Return the server that all workers of a test run share; `basetemp` is pytest's."""
+    with shared(basetemp, "gcs", __name__) as address:
+        folder, port = address.split("\n")
+        yield FakeGcs(Path(folder), int(port))
+
+
+if __name__ == "__main__":
+    with own_fake_gcs() as kept:
+        keep(Path(sys.argv[1]), "gcs", f"{kept.folder}\n{kept.port}", kept.remove)
