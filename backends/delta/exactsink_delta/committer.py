@@ -232,19 +232,16 @@ class DeltaCommitter(Committer):
         if self._replaces:
             if about.configuration.get("delta.appendOnly") == "true":
                 yield Finding("error", "the table lets nobody remove rows (delta.appendOnly)", _APPEND)
-            paths = pa.table(table.get_add_actions())["path"].to_pylist()
-            yield from (Finding("error", _NOT_REMOVED.format(path), _APPEND) for path in paths if not _removable(path))
+            files = pa.table(table.get_add_actions())["path"].to_pylist()
+            yield from (Finding("error", _NOT_REMOVED.format(each), _APPEND) for each in files if not _removable(each))
 
     def _new_problems(self, schema: pa.Schema) -> Iterator[Finding]:
-        by = self._options.partition_by
-        yield from new_table_problems(schema, by)
-        yield from self._partition_problems(by)
+        yield from new_table_problems(schema, self._options.partition_by)
+        yield from self._partition_problems(self._options.partition_by)
 
     def _partition_problems(self, by: Sequence[str]) -> Iterator[Finding]:
         if self._replaces and not by:
-            yield Finding(
-                "error", "the table has no partitions that could be overwritten", f"partition it, or {_APPEND}"
-            )
+            yield Finding("error", "the table has no partitions that could be overwritten", _APPEND)
 
     def _store_problems(self) -> Iterable[Finding]:
         """Try what the log needs of a store: a create that fails if the object exists."""
@@ -337,7 +334,7 @@ def _removals(table: DeltaTable, written: Iterable[Mapping[str, str | None]], no
     for path, size, *values in zip(*columns, strict=True):
         place = tuple(map(text_of, values))
         if place in replaced and not _removable(path):  # its writer came after the epoch was opened
-            raise Fatal(_NOT_REMOVED.format(path), next="rewrite it by deltalake's OPTIMIZE, then start again")
+            raise Fatal(_NOT_REMOVED.format(path), next="have its writer rewrite it, then write the run again")
         if place in replaced:
             yield RemoveAction(unquote(path), True, now, size, dict(zip(by, place, strict=True)))
 

@@ -61,13 +61,6 @@ class IcebergOptions(BackendOptions):
             raise ValueError("give uri, the catalog's address")
         return self
 
-    @field_validator("mode")
-    @classmethod
-    def _appends(cls, mode: str) -> str:
-        if mode != "append":
-            raise ValueError("only append is proven yet")
-        return mode
-
     @property
     def catalog_kind(self) -> str:
         """Name the kind of catalog, as pyiceberg does."""
