@@ -327,6 +327,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     def get_connection(self, node_id: Any, *arguments: Any, **settings: Any) -> Any:
         if is_refusal(self.failure):
             raise self.failure
+        if settings.get("timeout_ms"):  # the first connection would wait for one silent broker all the time there is
+            settings["timeout_ms"] = min(settings["timeout_ms"], self.config["socket_connection_setup_timeout_ms"])
         known = node_id in self._conns
         connection = super().get_connection(node_id, *arguments, **settings)
         if not known:

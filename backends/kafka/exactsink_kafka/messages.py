@@ -301,9 +301,8 @@ def taken(answer: Any) -> int:
 def joined(answer: Any) -> int:
     """Return the first error code of partitions that were to join a transaction."""
     topics = answer.results_by_topic_v3_and_below
-    return int(
-        next((p.partition_error_code for t in topics for p in t.results_by_partition if p.partition_error_code), 0)
-    )
+    codes = (p.partition_error_code for topic in topics for p in topic.results_by_partition)
+    return int(next(filter(None, codes), 0))
 
 
 def read(answer: Any) -> int:

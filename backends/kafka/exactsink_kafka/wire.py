@@ -233,9 +233,7 @@ class Wire:
         """Take it for a transaction that lives so many seconds; return the coordinator's error code as well."""
         request = partial(messages.take_request, id, lives)
         [(code, answer)] = self.ask(self._coordinated("take a transactional id", id, request, errors.ENDING))
-        return int(code), Transaction(id, answer.producer_id, answer.producer_epoch) if answer else Transaction(
-            id, -1, -1
-        )
+        return int(code), Transaction(id, *((answer.producer_id, answer.producer_epoch) if answer else (-1, -1)))
 
     def join_partitions(self, one: Transaction, topic: str, partitions: Sequence[int], seconds: float) -> int:
         """Make partitions of a topic part of a transaction, within so many seconds; return the first error code."""

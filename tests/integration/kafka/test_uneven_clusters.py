@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.contract import JobContext, Retryable
+from exactsink.contract import Retryable
 from exactsink.testing import Fault
 from exactsink.testing.processes import KILLED, wake
 from exactsink_kafka import committer as committers
-from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.wire import Wire
-from tests.integration.kafka.marked import BIRTH, SCHEMA, Site
+from tests.integration.kafka.marked import BIRTH, SCHEMA, Driver, Site
 from tests.integration.kafka.test_cluster import Job
 from tests.servers.kafka_cluster import COPIES, own_cluster
 from tests.servers.kafka_jars import BROKER, OLDER, OLDEST, TOOLS, VERSION, JarSet, jars, java
@@ -29,14 +28,17 @@ def test_a_driver_goes_on_while_its_cluster_is_upgraded(
 ) -> None:
     """Broker by broker, then the features. A driver ends transactions as its cluster did at its start.
 
-    It dies when it has decided: the next one, which ends them as the upgraded cluster does, commits its epoch.
+    It dies when it has decided: the next one, which ends them as the upgraded cluster does, commits its epoch. Another
+    job has a new driver at each step, which reaches the cluster through each of the brokers.
     """
-    points, ctx = ("open_epoch", "vote", "decide", "commit:out"), JobContext("other", "out", "", 1)
+    points = ("open_epoch", "vote", "decide", "commit:out")
     stalls = [Fault(point, "after", "stall", 1 + number) for number, point in enumerate(points)]
     with own_cluster(release=release) as cluster:
         job = Job(cluster, tmp_path, 8, [*stalls, Fault("decide", "after", "kill", 6)])
         request.addfinalizer(job.end)
         driver = job.start()
+        site = Site(cluster, COPIES, transaction_timeout_seconds=660)
+        others, epochs = Driver(site, tmp_path / "others"), iter(range(len(stalls) * COPIES))
         for number in range(len(stalls)):
             assert job.follow(driver) == (driver, None), job.log
             if number < COPIES:
@@ -47,13 +49,15 @@ def test_a_driver_goes_on_while_its_cluster_is_upgraded(
             else:
                 _upgrade_features(cluster.bootstrap)
             for first in cluster.brokers:
-                given = {"bootstrap_servers": first.bootstrap, "transaction_timeout_seconds": 660}
-                with closing(KafkaCommitter(job.options.model_copy(update=given), ctx)) as committer:
+                site.options = site.options.model_copy(update={"bootstrap_servers": first.bootstrap})
+                others.run(next(epochs))
+                with closing(site.committer()) as committer:
                     assert list(committer.check(SCHEMA, 2)) == []
             wake(driver)
         assert job.follow(driver) == (driver, KILLED), job.log
         assert job.follow(job.start())[1] == 0, job.log
         assert job.amiss() == {}, job.log
+        assert site.values() == sorted(f"{epoch}".encode() for epoch in range(len(stalls) * COPIES))
         with closing(Wire(job.options, "test")) as wire:
             assert wire.cluster().joins
 

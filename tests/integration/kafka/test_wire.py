@@ -8,12 +8,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from exactsink.contract import Retryable
-from exactsink_kafka import messages
+from exactsink_kafka import channel, messages
 from exactsink_kafka.messages import LoggedBatch, Seen
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction, Vote
@@ -146,6 +147,20 @@ def test_a_broker_that_is_not_there_is_asked_for_as_long_as_the_patience_lasts_a
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
     assert address not in "".join(capfd.readouterr())
     wire.close()
+
+
+def test_a_broker_that_takes_connections_and_answers_nothing_does_not_cost_the_whole_patience(
+    kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "ANSWER_SECONDS", 3.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        first = f"127.0.0.1:{silent.getsockname()[1]}"
+        turns = iter([0])
+        monkeypatch.setattr("kafka.net.manager.random.choice", lambda brokers: brokers[next(turns, 1)])
+        options = KafkaOptions(bootstrap_servers=f"{first},{kafka.bootstrap}")
+        with closing(Wire(options, "test", patience_seconds=60)) as wire:
+            assert wire.brokers() == (1,)
+    assert next(turns, None) is None, "the silent one was tried first"
 
 
 def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:
