@@ -110,7 +110,7 @@ class _Writer(Writer):
 class _Plain(PlainClient):
     """The plain client as it is, save for the transaction."""
 
-    def init_transactions(self, seconds: float) -> None:
+    def _begin(self, seconds: float) -> None:
         """Take no id."""
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from exactsink.bench.report.markdown import table_lines
+from tables import markdown_table, table_lines
+
 from exactsink.bench.report.model import Cell, Grid
 from exactsink.bench.report.numbers import shown
 from exactsink.bench.report.stored import from_json
-from exactsink.observe.reference import markdown_table
 from exactsink.spark import versions
 
 __all__ = ["BLOCKS", "FIGURES", "PAGES_WITH_FIGURES", "SHORT", "take", "versions_page", "with_figures"]

@@ -80,7 +80,7 @@ def test_where_an_end_does_not_fence_its_task_brokers_have_to_refuse_late_rows()
     name = "transaction.partition.verification.enable"
     for settings in ({}, {name: "false"}):
         one(list(checks().late_rows([{name: "true"}, settings])), "error", "takes rows that come after", f"{name}=true")
-    one(list(checks().late_rows([None])), "error", "does not say that it refuses them", "DescribeConfigs")
+    one(list(checks().late_rows([None])), "error", "does not report that it refuses them", "DescribeConfigs")
     assert list(checks().late_rows([{name: "true"}])) == []
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from kafka.protocol.admin.transactions import ListTransactionsRequest
-from tests.unit.test_kafka_decision import ID, VOTE, Scripted, committed, session
+from tests.unit.test_kafka_decision import ID, Scripted, session
 
-from exactsink.contract import Committed, Finding, JobContext, PreflightError, Retryable
+from exactsink.contract import Finding, JobContext, PreflightError, Retryable
 from exactsink.operate.preflight import Found
 from exactsink_kafka import preflight
-from exactsink_kafka.messages import Cluster, Described, OpenProducer
+from exactsink_kafka.messages import Cluster, Described
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -71,23 +69,13 @@ def test_work_that_is_being_ended_is_listed_as_open_work_is(monkeypatch: pytest.
     """Another journal's, of this job's name, is found by it."""
     asked: list[Any] = []
 
-    class Channel:
-        def __init__(self, *given: Any) -> None:
-            """Connect to nothing."""
+    def answers(doing: str, keys: Sequence[int], again: object, once: Any) -> Any:
+        asked.extend(request for request, _ in next(once(None, keys)))
+        return {1: (0, SimpleNamespace(transaction_states=[]))}
 
-        def refresh(self) -> tuple[str, tuple[int, ...]]:
-            return "c", (1,)
-
-        def version(self, request: Any) -> int:
-            return 2
-
-        def ask(self, requests: Sequence[tuple[ListTransactionsRequest, int]]) -> list[Any]:
-            asked.extend(request for request, _ in requests)
-            states = [SimpleNamespace(transactional_id=f"{state}.g1-ab.s0") for state in STATES]
-            return [SimpleNamespace(error_code=0, transaction_states=states)]
-
-    monkeypatch.setattr("exactsink_kafka.channel.Channel", Channel)
     wire = Wire(OPTIONS, "me")
+    monkeypatch.setattr(wire, "brokers", lambda: (1,))
+    monkeypatch.setattr(wire, "_answers", answers)
     made = {f"{s}.g1-ab.s0": Described(Transaction(f"{s}.g1-ab.s0", 1, 0), s, 60.0, None, ()) for s in STATES}
     done = {"x": Described(Transaction("x", 1, 0), "CompleteAbort", 60.0, None, ())}  # since it was listed
     monkeypatch.setattr(wire, "describe", lambda ids: made | done)
@@ -108,11 +96,3 @@ def _in_doubt(wire: Scripted, state: str) -> list[Any]:
     described = Described(Transaction(ID, 7, 5), state, 60.0, None, ())
     wire.ongoing = lambda prefix: [described]  # type: ignore[attr-defined]
     return session(wire).listed()
-
-
-def test_the_end_of_a_mark_that_a_coordinator_has_lost_is_written_as_that_of_rows_is() -> None:
-    """Else the rows show, and the mark stays behind for ever."""
-    place = ("__consumer_offsets", 3)
-    wire = Scripted(states=[("Ongoing", 7, 4), ("CompleteCommit", 7, 5)], after={place: [OpenProducer(7, 4, 30, 0, 2)]})
-    assert committed(wire, replace(VOTE, marked=place)) == Committed()
-    assert wire.marked == [(Transaction(ID, 7, 5), place, 2, True)]

@@ -64,7 +64,7 @@ def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Coun
         batch = seen.batch
         if batch is None or batch.first >= seen.stable:
             for holder in wire.open_in([(topic, partition)])[topic, partition]:
-                what = f"readers of {topic}-{partition} stand still at offset {holder.first_offset}: rows after it"
+                what = f"readers of {topic}-{partition} block at offset {holder.first_offset}: rows after it"
                 why = f"producer id {holder.id} (epoch {holder.epoch}) has a transaction open there"
                 fix = "wait until its owner or its timeout ends it, then `exactsink verify JOB.toml` again"
                 raise Retryable(f"{what} can't be counted", why=why, next=fix)

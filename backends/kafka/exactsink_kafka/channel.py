@@ -199,7 +199,7 @@ class Asker:
         return self._channel
 
     def close(self) -> None:
-        """Let go of the connections. Idempotent; the next use opens others."""
+        """Close the connections. Idempotent; the next use opens others."""
         channel, self._channel = self._channel, None
         self.known.clear()
         self.leaders.clear()

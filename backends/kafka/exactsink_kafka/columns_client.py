@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaError as Code
 
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka.columns import CODECS, HEAD_BYTES, Codec, Columns, Spread, batch_of, partitions_of, runs_of
-from exactsink_kafka.errors import UNKNOWN_TOPIC, Failure, Failures
+from exactsink_kafka.errors import UNKNOWN_TOPIC, Failures
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.producer import Client, failure_of, refused_settings
-from exactsink_kafka.records import Header, Records
+from exactsink_kafka.records import Records
 from exactsink_kafka.sender import Batch, Sender
 from exactsink_kafka.wire import Wire
 
@@ -29,9 +30,6 @@ __all__ = ["ColumnsClient", "Settings"]
 _MOST_GATHERED = 4 << 20
 _SEQUENCES = 2**31 - 1
 _UNKNOWN_PARTITION, _TOO_LARGE = -190, 10
-_OVERHEAD = 36
-"""Bytes that librdkafka adds to a record's key and value before it holds it against the largest: so do we."""
-
 _CODECS = ("compression.type", "compression.codec")
 
 
@@ -75,18 +73,27 @@ class ColumnsClient(Client):
         self._timeout = options.transaction_timeout_seconds
         self._settings = settings
         self._joins = joins
-        self._largest = options.record_limit[0] - _OVERHEAD
+        self._largest = options.largest_row
         self._partitions = 0
         self._gathered: list[Records] = []
         self._gathered_bytes = 0
         self._sequences: dict[int, int] = {}
 
-    def metadata(self, seconds: float) -> None:
-        """Ask for the topic, which brokers may hear of late."""
+    def open(self, until: float) -> str:
+        with self.failures.explaining():
+            self._locate(until - time.monotonic())
+            cluster: str = self._wire.ask(self._wire.about_cluster())[0]
+            code, one = self._wire.begin(self._id, self._timeout)
+        if code:
+            raise self._refused(code)
+        self._producer = (one.producer_id, one.producer_epoch)
+        self._sender = Sender(self._wire, self._topic, one, self.failures, joins=self._joins)
+        return cluster
+
+    def _locate(self, seconds: float) -> None:
+        """Ask for the topic, which a broker may not know yet when it is new."""
         for _ in attempts_within(min(seconds, self._settings.propagation), first_seconds=0.02, longest_seconds=0.5):
-            with self.failures.explaining():
-                found = self._wire.topics([self._topic])
-            if found:
+            if found := self._wire.topics([self._topic]):
                 break
         else:
             raise self._refused(UNKNOWN_TOPIC)
@@ -94,28 +101,11 @@ class ColumnsClient(Client):
         spread = [p for p in range(self._partitions) if self._wire.asker.leader(self._topic, p) >= 0] or [0]
         self._spread = Spread(spread, self._settings.batch_size, random.randrange(len(spread)))
 
-    def cluster_id(self, seconds: float) -> str:
-        with self.failures.explaining():
-            found: str = self._wire.ask(self._wire.about_cluster())[0]
-        return found
-
-    def init_transactions(self, seconds: float) -> None:
-        with self.failures.explaining():
-            code, one = self._wire.begin(self._id, self._timeout)
-        if code:
-            raise self._refused(code)
-        self._producer = (one.producer_id, one.producer_epoch)
-        self._sender = Sender(self._wire, self._topic, one, self.failures, joins=self._joins)
-
-    def begin_transaction(self) -> None:
-        """Nothing is to do: the first batch begins it."""
-
-    def failed(self) -> Failure | None:
-        return None
-
     def queue(self, records: Records, until: float) -> None:
         if not len(records.values):
             return
+        if (largest := pc.max(records.sizes()).as_py()) > self._largest:
+            raise self._refused(_TOO_LARGE, largest)
         if self._gathered and self._gathered[0].kinds != records.kinds:
             self._send(until)
         self._gathered.append(records)
@@ -123,16 +113,10 @@ class ColumnsClient(Client):
         if self._gathered_bytes >= min(self._partitions * self._settings.batch_size, _MOST_GATHERED):
             self._send(until)
 
-    def flush(self, seconds: float) -> int:
-        return 0
-
     def deliver(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         self._send(until)
         self._sender.flush(self._due(until))
-
-    def hear(self, seconds: float) -> None:
-        """Nothing is to hear: what went wrong is raised where it is found."""
 
     def close(self) -> None:
         self._gathered.clear()
@@ -147,8 +131,6 @@ class ColumnsClient(Client):
 
     def _batches(self, columns: Columns, named: npt.NDArray[np.int64] | None) -> Iterator[Batch]:
         """Make a chunk's batches, with the next sequence numbers of their partitions."""
-        if (largest := int(columns.sizes.max())) > self._largest:
-            raise self._refused(_TOO_LARGE, largest)
         if named is not None and int(named.max()) >= self._partitions:
             raise self._refused(_UNKNOWN_PARTITION)
         part = partitions_of(columns, named, self._partitions, self._spread)
@@ -174,9 +156,7 @@ def _chunks(records: Sequence[Records]) -> Iterator[tuple[Columns, npt.NDArray[n
     times = _numbers([one.timestamps for one in records])
     if times is not None:
         times = np.where(times > 0, times, now)
-    headers = None
-    if any(one.headers is not None for one in records):
-        headers = pa.array([made for one in records for made in _headers(one.headers, len(one.values))], pa.binary())
+    headers = None if records[0].headers is None else pa.concat_arrays([one.encoded_headers() for one in records])
     whole = Columns(values, keys, times, headers)
     ends, start = np.cumsum(whole.sizes), 0
     while start < len(values):
@@ -190,32 +170,6 @@ def _chunks(records: Sequence[Records]) -> Iterator[tuple[Columns, npt.NDArray[n
 
 def _numbers(columns: Sequence[pa.Array | None]) -> npt.NDArray[np.int64] | None:
     return None if columns[0] is None else pa.concat_arrays(columns).cast(pa.int64()).to_numpy()
-
-
-def _headers(rows: Sequence[list[Header] | None] | None, count: int) -> Iterable[bytes]:
-    """Encode each row's headers, after their count; rows that share a list share what is made of it."""
-    made: dict[int, bytes] = {}
-    for row in rows or [None] * count:
-        if id(row) not in made:
-            made[id(row)] = _encoded(row or ())
-        yield made[id(row)]
-
-
-def _encoded(headers: Sequence[Header]) -> bytes:
-    encoded = [_varint(len(headers))]
-    for name, value in headers:
-        key = name.encode()
-        encoded += [_varint(len(key)), key, _varint(-1 if value is None else len(value)), value or b""]
-    return b"".join(encoded)
-
-
-def _varint(number: int) -> bytes:
-    """Encode a number as Kafka does in records: with its sign last, by seven bits."""
-    left, made = (number << 1) ^ (number >> 63), bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*made, left])
 
 
 def _number(name: str, given: object, doing: str) -> int:

@@ -73,7 +73,7 @@ class KafkaCommitter(Committer):
             found = list(findings(self._options, self._ctx, self._wire, schema))
             found += self._marks.findings()
             if self._options.writer == "auto" and self._options.topic and (why := slow_because(self._options)):
-                what = f"rows take the plain writer, at several times the CPU: {why}"
+                what = f"tasks use the plain writer, which takes several times the CPU, because {why}"
                 found.append(Finding("warning", what, 'take it out of `producer`, or set writer = "plain"'))
             return sorted(found, key=lambda finding: finding.severity != "error")
 
@@ -103,7 +103,7 @@ class KafkaCommitter(Committer):
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         votes = [Vote.load(committable) for committable in committables]
-        with self._doing(f"look how epoch {epoch} stands", ""):
+        with self._doing(f"check the outcome of epoch {epoch}", ""):
             wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
             here, known = self._wire.ask(self._wire.about_cluster(), wanted)
             self._check_session()
@@ -111,7 +111,7 @@ class KafkaCommitter(Committer):
         return [found[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        with self._doing("look what a transaction holds up", ""):
+        with self._doing("check which readers a transaction blocks", ""):
             return held_by(self._wire, self._ours(participant.ref))
 
     def abort(self, undecided: Undecided) -> None:
@@ -239,8 +239,8 @@ class KafkaCommitter(Committer):
         """Report a clock here that is behind the brokers', by which deadlines seem later than they are."""
         lag = max((one.started or 0.0 for one in known.values()), default=0.0) - time.time()
         if lag > 1.0 and self._rounds % 100 < 2:  # not each time
-            what = "sink %s: this driver's clock is %.0f s behind the brokers', or more: set both right (NTP), because "
-            what += "transactions may time out before their epoch is refused, and are written again then"
+            what = "sink %s: this driver's clock is at least %.0f s behind the brokers', so transactions may time out "
+            what += "before their epoch is refused, and are then written again: synchronise both clocks (NTP)"
             logging.getLogger(__name__).warning(what, self._ctx.sink, lag)
 
     @property
@@ -250,7 +250,7 @@ class KafkaCommitter(Committer):
 
     def _check_topics(self, there: Mapping[str, Topic]) -> None:
         for topic in (topic for topic in self._wanted if topic not in there):
-            why = f"Kafka at {self._options.bootstrap_servers} does not know it, and no sink makes topics"
+            why = f"Kafka at {self._options.bootstrap_servers} does not know it, and sinks do not create topics"
             fix = self._fixes.make_topic(topic, len(self._wire.brokers()))
             raise Fatal(f"there is no topic {topic}", why=why, next=fix)
 

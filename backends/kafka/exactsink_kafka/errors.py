@@ -49,7 +49,7 @@ NOT_MINE = MOVED_ON | {INVALID_TXN_STATE, 22, 120}
 
 # What librdkafka reports of rows
 
-QUEUE_FULL, _ALL_BROKERS_DOWN = -184, -187
+_ALL_BROKERS_DOWN = -187
 _LOGIN = frozenset({-169, 33, 34, 58})  # _AUTHENTICATION, mechanism, state, refused
 _FOLLOWING = frozenset({-152, -151, -150, -172})
 """_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: what else went wrong makes librdkafka say them."""
@@ -59,8 +59,8 @@ _CAUSE_SECONDS = 1.0
 UNDECIDED = "the epoch is undecided: no row of it shows, and it is written again"
 ENDED = "the transaction is no longer this attempt's"
 ENDED_NEXT = (
-    "nothing, if another attempt of the task or a new driver ended it; where transactions time out (see the brokers' "
-    "log), raise transaction_timeout_seconds, or make batches smaller"
+    "nothing, if another attempt of the task or a new driver ended it; if transactions time out (see the brokers' "
+    "log), raise transaction_timeout_seconds or make batches smaller"
 )
 
 _REFUSALS = (
@@ -120,13 +120,13 @@ def refused(
     """
     fixes = Remedies(options)
     if code == GROUP_NOT_AUTHORIZED and group:
-        what = f"{doing}: may have no offsets in group {group}"
+        what = f"{doing}: the sink's user may not use offsets of group {group}"
         return Fatal(what, why=named(code), next=fixes.allow("Read", "--group", group))
     if code in NOT_AUTHORIZED and id and (code == ID_NOT_AUTHORIZED or not topic):
         fix = fixes.allow_ids(".".join([*id.split(".")[:2], ""]))
-        return Fatal(f"{doing}: may not use transactional id {id}", why=named(code), next=fix)
+        return Fatal(f"{doing}: the sink's user may not use transactional id {id}", why=named(code), next=fix)
     if code in NOT_AUTHORIZED and topic:
-        what = f"{doing}: may not read what became of the rows in topic {topic}"
+        what = f"{doing}: the sink's user may not read topic {topic}, which shows whether its rows were committed"
         return Fatal(what, why=named(code), next=fixes.allow("Read Write Describe", "--topic", topic))
     about = id or (f"group {group}" if group else topic)
     if code == UNSUPPORTED_VERSION:
@@ -192,9 +192,9 @@ class Failures:
             return self._error(heard)
         return Retryable(
             f"{self.doing}: {what}",
-            why=f"{why if heard is None else f'{why}; the last word of the connection: {heard.text}'}; {UNDECIDED}",
+            why=f"{why if heard is None else f'{why}; the last error of the connection: {heard.text}'}; {UNDECIDED}",
             next="see that the brokers of bootstrap_servers are up and reachable from executors; where they are slow, "
-            "give more time with transaction_timeout_seconds",
+            "raise transaction_timeout_seconds",
         )
 
     @contextmanager

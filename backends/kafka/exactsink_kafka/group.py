@@ -117,8 +117,8 @@ class MarkKeeper:
             self._alone = False
             if (stands := self._write_again(birth=True)) is not None:
                 return stands
-        what = f"group {self.group} takes no mark: others write it, or their transactions are open"
-        raise Retryable(what, next="see who else runs this job, then start it again")
+        what = f"group {self.group} takes no mark: others write to it, or have transactions open"
+        raise Retryable(what, next="end the other drivers of this job, then start it again")
 
     def renew(self) -> None:
         """Write the mark that stands once more, once under a claim and then daily: brokers forget old ones.
@@ -135,7 +135,8 @@ class MarkKeeper:
         """Find what keeps the mark from being written."""
         options, fixes = self._options, Remedies(self._options)
         if not self._topic:
-            message = "each row names its own topic, and the sink keeps no mark: a cluster that went back is not seen"
+            message = "each row names its own topic, so the sink keeps no mark: "
+            message += "exactsink cannot detect that only the cluster was restored from a backup"
             yield Finding("warning", message, 'mark_topic = "..." in the sink\'s options')
             return
         if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
@@ -146,7 +147,7 @@ class MarkKeeper:
         for what, why, fix in self._shared(texts, () if mine is None else {mine.lineage}):
             yield Finding("warning", f"it may be that {what}: {why}. Then a start is refused", fix)
         if errors.GROUP_NOT_AUTHORIZED in (joined, read):
-            message = f"{fixes.principal} may have no offsets in group {self.group}: the sink can't keep its mark"
+            message = f"{fixes.principal} may not use offsets of group {self.group}, so the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self.group))
 
     def _write_again(self, *, birth: bool) -> Mark | None:

@@ -245,6 +245,11 @@ class KafkaOptions(BackendOptions):
         return min((size, _SIZE), (room * 1024, _ROOM))
 
     @property
+    def largest_row(self) -> int:
+        """The most bytes of a row's key, value and headers: librdkafka adds 36 before it compares."""
+        return self.record_limit[0] - 36
+
+    @property
     def commit_seconds(self) -> float:
         """What a commit may take (seconds): a minute, or a quarter of a transaction's time where that is less."""
         return min(60.0, self.transaction_timeout_seconds / 4)

@@ -30,7 +30,7 @@ def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
     """Find open transactions that lack rows of theirs: their coordinator would commit them all the same.
 
     `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted
-    or made again. A partition that can't be asked now holds no commit up: what it answers later is the same.
+    or made again. An unreachable partition does not block the commit: its later answer would be the same.
     """
     asked = {(written.topic, number) for vote in votes for written in vote.written for number in written.first_offsets}
     topics, writers = wire.ask(wire.about_topics({topic for topic, _ in asked}), wire.about_writers(asked))
@@ -39,7 +39,7 @@ def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
     # Another driver may have committed it since it was seen open: markers are written after its state has changed.
     described = wire.describe(one.id for one in found).values()
     still_open = {one.transaction for one in described if one.state == "Ongoing"}
-    stays = "It stays open: when the brokers have aborted it, at its timeout, the next start writes all its rows again"
+    stays = "It stays open. The brokers abort it at its timeout, and the next start then writes all its rows again"
     return {
         one: Unknown(f"transaction {one.ref} is open, and {what}. {stays}")
         for one, what in found.items()
@@ -196,8 +196,8 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
     `seen` is what they answered just now, when the coordinators said that the ends are complete.
 
     Kafka 4.3.1 loses it each time that a coordinator is killed between an end's answer and its markers: it goes on with
-    the end before it knows who leads the partitions, takes these for deleted, and says CompleteCommit. Readers stand
-    still there for ever, and rows that are committed are never seen. The end is decided and can't change.
+    the end before it knows who leads the partitions, assumes they were deleted, and says CompleteCommit. Readers block
+    there permanently and never see the committed rows. The end is decided and can't change.
     Raises Retryable where the coordinator's word is another one, or our user may not write markers.
     """
     for one in _missing(wire, ended, seen):
@@ -211,7 +211,7 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
 
 
 def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Missing]:
-    """Find where they are still open when markers are overdue. A partition that can't be asked now is passed over."""
+    """Find where they are still open when markers are overdue. An unreachable partition is skipped."""
     uses = {(one.transaction.producer_id, one.transaction.producer_epoch): one for one in ended}
     places = {place for one in ended for place in one.places}
     left: list[_Missing] = []
@@ -235,7 +235,7 @@ def _decided(wire: Wire, one: _Missing, fixes: Remedies) -> Transaction:
         return Transaction(use.id, use.producer_id, use.producer_epoch + 1)
     now = wire.describe([use.id]).get(use.id)
     if now is None or now.state != word or not use.is_use_of(now.transaction):
-        said = "knows the id no more" if now is None else f"says {now.state} ({now.transaction.ref})"
+        said = "no longer knows the id" if now is None else f"says {now.state} ({now.transaction.ref})"
         raise _unfinished(one, f"its coordinator {said}, not {word}", _else(one, fixes))
     return now.transaction
 
@@ -243,10 +243,10 @@ def _decided(wire: Wire, one: _Missing, fixes: Remedies) -> Transaction:
 def _else(one: _Missing, fixes: Remedies) -> str:
     """Return what else can be done: the tool has a command that can only abort."""
     if one.ended.commit:
-        return "then start the job again; never abort it manually, its rows are decided"
+        return "then start the job again; never abort it manually, because its rows are decided"
     return f"or {fixes.abort_in(*one.place, one.writer.first_offset)}; then start the job again"
 
 
 def _unfinished(one: _Missing, why: str, fix: str) -> Retryable:
-    why = f"readers stand still before it; no marker of its end is there, and {why}"
+    why = f"readers block there, because the partition has no marker of its end, and {why}"
     return Retryable(f"{one} is ended, and still open there", why=why, next=fix)

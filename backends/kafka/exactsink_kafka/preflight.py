@@ -87,7 +87,7 @@ def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | N
     topic, configs, there = checks.options.topic, None, None
     if topic is None:
         fix = 'topic = "..." in the sink\'s options, where there is one alone'
-        yield Finding("warning", "each row names its own topic: none of them can be looked at before", fix)
+        yield Finding("warning", "each row names its own topic, so no topic is checked before the start", fix)
     elif not isinstance(there := asked.topic(topic), Topic):
         yield checks.no_topic(topic, there)
     else:
@@ -98,7 +98,7 @@ def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | N
     yield from () if cluster.raises else checks.late_rows(of_brokers)
     allowed = [settings for settings in of_brokers if settings is not None]
     if len(allowed) < len(of_brokers):
-        yield checks.unasked("the brokers' settings: how long transactions may live is unknown", "--cluster")
+        yield checks.unasked("the brokers' settings, so how long transactions may live is unknown", "--cluster")
     else:
         limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
         yield from checks.times(limit, expiry, configs)
@@ -139,7 +139,7 @@ class Checks:
             fix = f"{_VERIFIED}=true in every broker's server.properties; or {_UPGRADE}"
             if None in of_brokers:
                 fix = self._fixes.allow("DescribeConfigs", "--cluster")
-            yield Finding("error", f"{message}that come after it, or does not say that it refuses them", fix)
+            yield Finding("error", f"{message}that come after it, or does not report that it refuses them", fix)
 
     def no_topic(self, name: str, error: KafkaError) -> Finding:
         if error.code() in errors.NOT_ALLOWED:
@@ -152,7 +152,7 @@ class Checks:
         return Finding("error", f"topic {name}: {error.str()}", show)
 
     def unasked(self, what: str, *resource: str) -> Finding:
-        message = f"{self._fixes.principal} may not ask for {what}"
+        message = f"{self._fixes.principal} may not read {what}"
         return Finding("warning", message, self._fixes.allow("DescribeConfigs", *resource))
 
     def topic(self, topic: Topic, configs: Settings | None, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -163,7 +163,7 @@ class Checks:
             fix = self._fixes.allow(" ".join(missing), "--topic", name)
             yield Finding("error", f"topic {name}: {self._fixes.principal} lacks {what}", fix)
         if configs is None:
-            yield self.unasked(f"the settings of topic {name}: they are not checked", "--topic", name)
+            yield self.unasked(f"the settings of topic {name}, so they are not checked", "--topic", name)
         yield from self.partitions(topic, 1 if configs is None else int(configs["min.insync.replicas"]))
         if configs is not None:
             yield from self.copies(topic, configs)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -26,46 +27,33 @@ _ROOM = 0.02
 _AT_ONCE = 20_000
 
 
-class Client(Protocol):
-    """What sends rows. What goes wrong with them is noted in `failures`; what a call fails of is raised."""
+class Client(ABC):
+    """Send rows in one transaction. What goes wrong with them is noted in `failures`; a call that fails raises."""
 
     failures: Failures
 
-    def metadata(self, seconds: float) -> None:
-        """Ask the cluster for the topic, and wait for the answer."""
+    @abstractmethod
+    def open(self, until: float) -> str:
+        """Take the transactional id, which fences its last user, and return the cluster's id. No row is sent yet."""
 
-    def cluster_id(self, seconds: float) -> str:
-        """Return the cluster's own id."""
-
-    def init_transactions(self, seconds: float) -> None:
-        """Take the transactional id, fencing its last user."""
-
-    def begin_transaction(self) -> None:
-        """Begin the transaction; nothing is sent."""
-
-    def failed(self) -> Failure | None:
-        """Return what the transaction failed of: beginning another is refused with that, here, without a request."""
-
+    @abstractmethod
     def queue(self, records: Records, until: float) -> None:
         """Queue records in their order, waiting for room until a moment (monotonic)."""
 
-    def flush(self, seconds: float) -> int:
-        """Wait until nothing is queued or in flight; return how much still is."""
-
+    @abstractmethod
     def deliver(self, seconds: float) -> None:
         """Wait until the brokers have every row. Raises when they don't, in that time."""
-        until = time.monotonic() + seconds
-        while left := self.flush(min(_SLICE, _left(until))):
-            self.failures.check(self.failed)
-            if time.monotonic() >= until:
-                raise self.failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
-        self.failures.check(self.failed)
 
-    def hear(self, seconds: float) -> None:
-        """Note what went wrong, and wait that long for the first of it."""
+    def failed(self) -> Failure | None:
+        """Return why the transaction failed, where the client knows that only when it is asked."""
+        return None
 
+    def hear(self, seconds: float) -> None:  # noqa: B027 - a client that raises failures at once has none to note
+        """Note failures that were reported, and wait that long for the first one."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Let go of queue, threads and connections; an open transaction stays open."""
+        """Close queue, threads and connections; an open transaction stays open."""
 
 
 class RowProducer:
@@ -75,35 +63,15 @@ class RowProducer:
     another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        topic: str | None,
-        doing: str,
-        header: Header | None = None,
-        beside: Callable[[], object] = lambda: None,
-    ) -> None:
-        """`beside` is called while the client connects, from another thread."""
+    def __init__(self, client: Client, topic: str | None, doing: str, header: Header | None = None) -> None:
         self._client: Client | None = client
         self._header = header
-        self._beside = beside
         self._topic = topic
         self._doing = doing
 
     def open(self, seconds: float) -> str:
         """Take the transactional id, and return the cluster's id."""
-        client, until = self._live(), time.monotonic() + seconds
-        with ThreadPoolExecutor(1) as pool:
-            connected = pool.submit(self._beside)
-            client.metadata(_left(until))
-            cluster = client.cluster_id(_left(until))
-            client.init_transactions(_left(until))
-            connected.result()
-        return cluster
-
-    def begin(self) -> None:
-        """Begin the transaction."""
-        self._live().begin_transaction()
+        return self._live().open(time.monotonic() + seconds)
 
     def take(self, batch: pa.RecordBatch, seconds: float) -> None:
         """Queue a batch's rows, waiting for room where the queue is full. Raises what befell earlier rows, too."""
@@ -120,28 +88,30 @@ class RowProducer:
         self._live().deliver(seconds)
 
     def drop(self) -> None:
-        """Let go of everything, and leave the transaction open. Idempotent.
-
-        Rows that were just queued are sent first, for half a second at most: librdkafka 2.16 aborts the process when
-        it is destroyed while it is about to add their partitions to the transaction (`txn_req_cnt > 0`).
-        """
+        """Close the client, and leave the transaction open. Idempotent."""
         client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):  # whatever befell the rows: nobody wants them any more
-                client.flush(_SLICE)
             client.close()
 
     def _live(self) -> Client:
         if self._client is None:
-            raise ValueError(f"{self._doing}: this writer was let go; {UNDECIDED}")
+            raise ValueError(f"{self._doing}: this writer was closed; {UNDECIDED}")
         return self._client
 
 
 class PlainClient(Client):
     """A `confluent_kafka.Producer`. Its callbacks know the failures only, so dropping it frees it at once."""
 
-    def __init__(self, settings: Mapping[str, str], topic: str | None, failures: Failures, doing: str) -> None:
-        self._topic = topic
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        topic: str | None,
+        failures: Failures,
+        doing: str,
+        beside: Callable[[], object] = lambda: None,
+    ) -> None:
+        """`beside` is called while the client connects, from another thread."""
+        self._topic, self._beside = topic, beside
         self.failures = failures
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -161,30 +131,26 @@ class PlainClient(Client):
             why = failure_of(error.args[0]).text if isinstance(error, KafkaException) else str(error)
         raise refused_settings(doing, why, settings.values())  # without a cause, which has the value as well
 
-    def metadata(self, seconds: float) -> None:
-        """Ask twice.
+    def open(self, until: float) -> str:
+        """Ask for the topic twice: librdkafka drops the connection of its first answer.
 
-        librdkafka drops the connection of its first answer. A coordinator that is asked for in between is asked again
-        only after half a second.
+        A coordinator that is asked for in between is asked again only after half a second.
         """
-        until = time.monotonic() + seconds
-        with self._explaining():
+        with ThreadPoolExecutor(1) as pool, self._explaining():
+            connected = pool.submit(self._beside)
             for _ in range(2):
                 self._producer.list_topics(self._topic or "__transaction_state", timeout=_left(until))
+            cluster = str(self._producer.cluster_id(timeout=_left(until)))
+            self._begin(_left(until))
+            connected.result()
+        return cluster
 
-    def cluster_id(self, seconds: float) -> str:
-        with self._explaining():
-            return str(self._producer.cluster_id(timeout=seconds))
-
-    def init_transactions(self, seconds: float) -> None:
-        with self._explaining():
-            self._producer.init_transactions(seconds)
-
-    def begin_transaction(self) -> None:
-        with self._explaining():
-            self._producer.begin_transaction()
+    def _begin(self, seconds: float) -> None:
+        self._producer.init_transactions(seconds)
+        self._producer.begin_transaction()
 
     def failed(self) -> Failure | None:
+        """Begin another transaction: librdkafka refuses that with the reason, and sends nothing."""
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
@@ -202,7 +168,15 @@ class PlainClient(Client):
             except KafkaException as error:
                 raise self._explained(error, row[0], sum(len(part or b"") for part in row[1:3])) from error
 
-    def flush(self, seconds: float) -> int:
+    def deliver(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while left := self._flush(min(_SLICE, _left(until))):
+            self.failures.check(self.failed)
+            if time.monotonic() >= until:
+                raise self.failures.late(f"{left} rows did not reach the brokers", f"{seconds:.0f} s were left")
+        self.failures.check(self.failed)
+
+    def _flush(self, seconds: float) -> int:
         with self._explaining():
             return int(self._producer.flush(seconds))
 
@@ -214,6 +188,13 @@ class PlainClient(Client):
             self.failures.add(failure_of(_ending(error).args[0]))
 
     def close(self) -> None:
+        """Send rows that were just queued first, for half a second at most.
+
+        librdkafka 2.16 aborts the process when it is destroyed while it is about to add their partitions to the
+        transaction (`txn_req_cnt > 0`).
+        """
+        with suppress(Exception):  # whatever happens to the rows: nobody needs them any more
+            self._flush(_SLICE)
         self._producer.purge(blocking=False)
         del self._producer  # what destroys it, without an end of the transaction, is that this was its last reference
 

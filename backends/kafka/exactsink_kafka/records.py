@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -164,7 +165,23 @@ class Records:
     def kinds(self) -> Sequence[object]:
         """What records must have alike to be joined."""
         columns = (self.values, self.keys, self.partitions, self.timestamps)
-        return [column and column.type for column in columns]
+        return [self.headers is None, *(column and column.type for column in columns)]
+
+    def encoded_headers(self) -> pa.Array:
+        """Return each row's headers as record batches hold them, after their count."""
+        return pa.array([count + headers for count, headers in self._encoded], pa.binary())
+
+    def sizes(self) -> pa.Array:
+        """Return the bytes that librdkafka counts of each row: key, value, and headers without their count."""
+        sizes = _lengths(self.values) if self.keys is None else pc.add(_lengths(self.values), _lengths(self.keys))
+        return pc.add(sizes, pa.array([len(headers) for _, headers in self._encoded])) if self.headers else sizes
+
+    @cached_property
+    def _encoded(self) -> Sequence[tuple[bytes, bytes]]:
+        """Each row's count of headers, and its headers; rows that share a list share its encoding."""
+        rows = {id(row): row or () for row in self.headers or ()}
+        made = {of: (_varint(len(row)), _encoded(row)) for of, row in rows.items()}
+        return [made[id(row)] for row in self.headers or ()]
 
     def _topics(self, batch: pa.RecordBatch) -> list[str]:
         topics = batch.column("topic")
@@ -209,6 +226,27 @@ class Records:
 
     def _refusal(self, column: str, how: str, next: str) -> Fatal:
         return Fatal(f"{self._doing}: a row's {column} is {how}", why="no record can be made of it", next=next)
+
+
+def _encoded(headers: Sequence[Header]) -> bytes:
+    encoded = []
+    for name, value in headers:
+        key = name.encode()
+        encoded += [_varint(len(key)), key, _varint(-1 if value is None else len(value)), value or b""]
+    return b"".join(encoded)
+
+
+def _varint(number: int) -> bytes:
+    """Encode a number as records do: with its sign last, seven bits a byte."""
+    left, made = (number << 1) ^ (number >> 63), bytearray()
+    while left > 0x7F:
+        made.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*made, left])
+
+
+def _lengths(values: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.binary_length(values), 0).cast(pa.int64())
 
 
 def _bytes(values: pa.Array) -> pa.Array:

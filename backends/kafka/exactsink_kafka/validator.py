@@ -15,13 +15,11 @@ import pyarrow.compute as pc
 
 from exactsink.contract import BatchValidator, ConfigError, Fatal
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.records import Header, Records
+from exactsink_kafka.records import Records
 
 __all__ = ["RecordValidator", "made_records"]
 
 _LAST_EPOCH = 2**63 - 1
-_OVERHEAD = 36
-"""Bytes that librdkafka adds to a record's key, value and headers before it holds it against the largest."""
 
 
 class RecordValidator(BatchValidator):
@@ -30,8 +28,7 @@ class RecordValidator(BatchValidator):
     def __init__(self, options: KafkaOptions, schema: pa.Schema) -> None:
         # The longest number stands for each epoch's: whether a row is bad must not hang on the epoch's digits.
         header = None if options.epoch_header is None else (options.epoch_header, str(_LAST_EPOCH).encode())
-        limit, self._setting = options.record_limit
-        self._most = limit - _OVERHEAD
+        self._most, self._setting = options.largest_row, options.record_limit[1]
         self._topic, self._header = options.topic, header
         super().__init__(self._refusal, schema)
 
@@ -40,12 +37,7 @@ class RecordValidator(BatchValidator):
             records = Records(batch, self._topic, "no record", self._header)
         except Fatal as refusal:
             return refusal.what
-        sizes = pc.fill_null(pc.binary_length(records.values), 0).cast(pa.int64())
-        if records.keys is not None:
-            sizes = pc.add(sizes, pc.fill_null(pc.binary_length(records.keys), 0).cast(pa.int64()))
-        if records.headers is not None:
-            sizes = pc.add(sizes, pa.array([_size(headers or ()) for headers in records.headers], pa.int64()))
-        most = pc.max(sizes).as_py() or 0
+        most = pc.max(records.sizes()).as_py() or 0
         if most > self._most:
             return f"no record: it has {most} bytes, and {self._setting} leaves {self._most}"
         return None
@@ -71,14 +63,3 @@ def made_records(options: KafkaOptions, rows: pa.RecordBatch) -> pa.RecordBatch:
 def _key(names: Iterable[str], row: Mapping[str, Any]) -> str:
     chosen = {name: row[name] for name in names}
     return json.dumps(chosen) if len(chosen) > 1 else str(*chosen.values())
-
-
-def _size(headers: Iterable[Header]) -> int:
-    """Return the bytes of a record's headers, each with its lengths."""
-    parts = [part for name, value in headers for part in (len(name.encode()), len(value or b""))]
-    return sum(length + _varint(length) for length in parts)
-
-
-def _varint(number: int) -> int:
-    """Return how many bytes a length takes, of seven bits each, a sign among them."""
-    return max(1, -(-(2 * number).bit_length() // 7))

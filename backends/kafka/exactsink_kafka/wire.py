@@ -55,7 +55,7 @@ class Wire:
 
     def brokers(self) -> Sequence[int]:
         """Ask any broker which ones are alive."""
-        return self.asker.use("ask what cluster this is", lambda channel: channel.refresh()[1])
+        return self.asker.use("query the cluster", lambda channel: channel.refresh()[1])
 
     def cluster(self) -> Cluster:
         """Ask what cluster this is and what it can do."""
@@ -64,7 +64,7 @@ class Wire:
             name, brokers = channel.refresh()
             return messages.cluster_of(name, brokers, channel.ask([(messages.versions_request(), b) for b in brokers]))
 
-        return self.asker.use("ask what cluster this is", once)
+        return self.asker.use("query the cluster", once)
 
     def ask(self, *questions: Question[Any], seconds: float | None = None) -> list[Any]:
         """Ask side by side: as long as the slowest takes, not as all do. `seconds` are in place of the patience."""
@@ -81,7 +81,7 @@ class Wire:
             (answer,) = yield [(messages.metadata_request(), None)]
             return {None: (0, str(answer.cluster_id))}
 
-        return Question("ask what cluster this is", [None], _NEVER, once, lambda answers: answers[None][1])
+        return Question("query the cluster", [None], _NEVER, once, lambda answers: answers[None][1])
 
     def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
         """Ask for topics by name; one that does not exist is not in the answer."""
@@ -89,7 +89,7 @@ class Wire:
 
     def about_topics(self, names: Iterable[str]) -> Question[Mapping[str, Topic]]:
         """Return the question of `topics`."""
-        doing = "ask for topics"
+        doing = "query topics"
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
             (answer,) = yield [(messages.metadata_request(names=left), None)]
@@ -185,7 +185,7 @@ class Wire:
 
     def open_in(self, partitions: Iterable[Place]) -> Writers:
         """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
-        doing = "ask who writes"
+        doing = "query open transactions"
 
         def read(found: Answers) -> Writers:
             return {
@@ -197,7 +197,7 @@ class Wire:
         return self._one(Question(doing, partitions, errors.LEADERLESS, self._producers, read))
 
     def open_now(self, partitions: Iterable[Place]) -> Writers:
-        """Ask the same once: a partition that can't be asked at this moment is not in the answer."""
+        """Ask the same once: an unreachable partition is not in the answer."""
         return self._one(self.about_writers(partitions))
 
     def about_writers(self, partitions: Iterable[Place]) -> Question[Writers]:
@@ -206,7 +206,7 @@ class Wire:
         def read(found: Answers) -> Writers:
             return {one: messages.open_producers(partition) for one, (code, partition) in found.items() if code == 0}
 
-        return Question("ask who writes", partitions, _NEVER, self._producers, read)
+        return Question("query open transactions", partitions, _NEVER, self._producers, read)
 
     def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
         """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
@@ -310,7 +310,7 @@ class Wire:
 
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
         """Read the batch at an offset of a topic, by the topic's own id."""
-        doing = f"look at offset {offset} of partition {partition} of the topic with id {topic_id}"
+        doing = f"read offset {offset} of partition {partition} of the topic with id {topic_id}"
         known: list[str] = []  # its name, as last answered
 
         def once(channel: Channel, left: Sequence[int]) -> Talk:
@@ -339,7 +339,7 @@ class Wire:
         return seen_there
 
     def close(self) -> None:
-        """Let go of the connections. Idempotent; the next request opens others."""
+        """Close the connections. Idempotent; the next request opens others."""
         self.asker.close()
 
     def _coordinated(

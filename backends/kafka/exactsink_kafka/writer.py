@@ -31,11 +31,10 @@ _SEQUENCES = 2**31  # brokers number rows modulo this
 class KafkaWriter(Writer):
     """Write a task attempt's rows in a transaction under an id of the pool.
 
-    No end of the transaction is ever asked for here: the vote names it, and the driver ends it, by the decision or in a
-    sweep. Whose the transaction is is asked twice, right after the id was taken and after the last row is with the
-    brokers, and has to be the same both times. The coordinator only ever raises an id's epoch, and lets no partition
-    into a transaction of an epoch that is not its latest: rows that were taken after the first answer prove that this
-    answer was ours, and no later attempt's; the second, that nobody has come since.
+    It never ends the transaction: the vote names it, and the driver ends it, by the decision or in a sweep. The writer
+    checks twice that it still owns the transaction: when it has taken the id, and when the brokers have the last row.
+    The coordinator only ever raises an id's epoch, and lets no partition into a transaction of an older epoch. So rows
+    that were taken after the first answer prove that it named this attempt, and the second that no other has come.
     """
 
     def __init__(self, options: KafkaOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
@@ -58,7 +57,6 @@ class KafkaWriter(Writer):
             self._check_cluster(self._producer.open(_OPENING_SECONDS))
             self._mine = self._described().transaction
             self._until = time.monotonic() + options.transaction_timeout_seconds
-            self._producer.begin()
         except BaseException:
             self.abort()
             raise
@@ -74,7 +72,7 @@ class KafkaWriter(Writer):
             self._producer.flush(self._left())
             vote, began = self._vote()
         finally:
-            self.abort()  # lets go of the producer: the transaction stays open
+            self.abort()  # closes the producer: the transaction stays open
         ref = vote.transaction.ref
         # The driver's clock judges it. This executor's has no say: brokers report when the transaction began, and the
         # driver knows that this was after it had opened the epoch; where those two clocks differ, the later one holds.
@@ -82,7 +80,7 @@ class KafkaWriter(Writer):
         return Committable(self._txn, self._rows, vote.dump(), PAYLOAD_VERSION, deadline=deadline, store_ref=ref)
 
     def abort(self) -> None:
-        """Let go of everything, and leave the transaction open: the driver's sweep ends it. Idempotent."""
+        """Close the clients, and leave the transaction open: the driver's sweep ends it. Idempotent."""
         self._gone()
 
     def _vote(self) -> tuple[Vote, float]:
@@ -133,7 +131,7 @@ class KafkaWriter(Writer):
             raise refused(doing, code, self._options, id=id, topic=topic, group=group)
 
     def _check_count(self, taken: int) -> None:
-        """Hold what the brokers numbered against what was handed over: the clients' word alone is not enough."""
+        """Compare what the brokers numbered with what was handed over: the clients' word alone is not enough."""
         if (taken - self._rows) % _SEQUENCES:
             what, why = f"the brokers have {taken} rows of {self._rows}", f"the client reported no failure; {UNDECIDED}"
             fix = 'start the job again; if it stays, set writer = "plain" and report it'
@@ -192,8 +190,8 @@ def row_producer(
         fix = 'set writer = "auto", or give executors numpy and crc32c: pip install numpy crc32c'
         raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
     _LOG.debug("%s: the plain writer: %s", doing, why)
-    plain = PlainClient(producer_settings(options, transactional_id, client_id), options.topic, failures, doing)
-    return RowProducer(plain, options.topic, doing, header, beside=partial(wire.find, transactional_id))
+    given, beside = producer_settings(options, transactional_id, client_id), partial(wire.find, transactional_id)
+    return RowProducer(PlainClient(given, options.topic, failures, doing, beside), options.topic, doing, header)
 
 
 def _let_go(producer: RowProducer, wire: Wire) -> None:

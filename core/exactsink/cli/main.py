@@ -91,7 +91,7 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 @click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows an epoch.")
 @click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs a run.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Runs of each way, in turns.")
-@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write bench.html, .md and .json there.")
+@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write bench.html and bench.json there.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
     """Measure every way to write that a job could choose, on copies of its targets that are removed again.
 
@@ -105,14 +105,14 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 @click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Play so many side by side.")
-@click.option("--evidence", metavar="FOLDER", help="Keep what failed scenarios leave here; by default in a new folder.")
 @as_json
-def conformance(
-    backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, evidence: str | None, as_json: bool
-) -> None:
-    """Try an installed backend under faults, on the targets that its plugin ships."""
+def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
+    """Try an installed backend under faults, on the targets that its plugin ships.
+
+    What a failed scenario leaves is kept in a new folder below TMPDIR, which the report names.
+    """
     kit = importlib.import_module("exactsink.cli.conformance")  # no other command needs it
-    kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs, evidence=evidence)
+    kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs)
 
 
 @cli.command()

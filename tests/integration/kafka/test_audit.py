@@ -23,7 +23,7 @@ def test_rows_are_counted_by_their_transactions_whatever_lies_between(participan
         return {epoch: (one.rows, one.why != "records of its transactions") for epoch, one in found.items()}
 
     participants.end(first, second, commit=True)
-    with pytest.raises(Retryable, match=r"stand still at offset \d+: rows after it can't be counted"):
+    with pytest.raises(Retryable, match=r"block at offset \d+: rows after it can't be counted"):
         rows()  # the third is open among them
     participants.end(aborted, commit=False)
     again = participants.vote(0, "later", "later")  # under the same producer id

@@ -17,16 +17,6 @@ from tests.servers.kafka import own_kafka
 pytest_plugins = ["tests.servers.fixtures"]
 
 
-def test_epochs_and_restarts_agree_with_the_mark(driver: Driver) -> None:
-    driver.run(0, 1)
-    driver.run(2)
-    driver.run()
-    assert driver.site.values() == [b"0", b"1", b"2"]
-    found = driver.site.mark()
-    assert found is not None
-    assert found.epoch == 2
-
-
 def test_a_mark_that_was_deleted_stops_the_job_in_doubt(driver: Driver) -> None:
     driver.run(0, 1)
     driver.site.forget()

@@ -2,37 +2,66 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from exactsink.contract import Retryable
+from exactsink.contract import JobContext, Retryable
+from exactsink.testing import Fault
+from exactsink.testing.processes import KILLED, wake
 from exactsink_kafka import committer as committers
+from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.wire import Wire
-from tests.integration.kafka.marked import BIRTH, SCHEMA, Driver, Site
+from tests.integration.kafka.marked import BIRTH, SCHEMA, Site
+from tests.integration.kafka.test_cluster import Job
 from tests.servers.kafka_cluster import COPIES, own_cluster
-from tests.servers.kafka_jars import BROKER, OLDEST
+from tests.servers.kafka_jars import BROKER, OLDER, OLDEST, TOOLS, VERSION, JarSet, jars, java
 
 
 @pytest.mark.proof
-def test_a_job_goes_on_while_brokers_of_two_releases_serve_it(tmp_path: Path) -> None:
-    with own_cluster(release=OLDEST) as cluster:
-        site = Site(cluster, COPIES, transaction_timeout_seconds=660)
-        driver, epochs = Driver(site, tmp_path / "journal"), iter(range(12))
-        for broker in (None, *cluster.brokers):
-            if broker is not None:
-                broker.stop()
-                broker.release = BROKER
-                broker.start()
-                cluster.wait_whole(site.topic)
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("release", [OLDER, OLDEST], ids=lambda release: release.name)
+def test_a_driver_goes_on_while_its_cluster_is_upgraded(
+    tmp_path: Path, request: pytest.FixtureRequest, release: JarSet
+) -> None:
+    """Broker by broker, then the features. A driver ends transactions as its cluster did at its start.
+
+    It dies when it has decided: the next one, which ends them as the upgraded cluster does, commits its epoch.
+    """
+    points, ctx = ("open_epoch", "vote", "decide", "commit:out"), JobContext("other", "out", "", 1)
+    stalls = [Fault(point, "after", "stall", 1 + number) for number, point in enumerate(points)]
+    with own_cluster(release=release) as cluster:
+        job = Job(cluster, tmp_path, 8, [*stalls, Fault("decide", "after", "kill", 6)])
+        request.addfinalizer(job.end)
+        driver = job.start()
+        for number in range(len(stalls)):
+            assert job.follow(driver) == (driver, None), job.log
+            if number < COPIES:
+                cluster.brokers[number].stop()
+                cluster.brokers[number].release = BROKER
+                cluster.brokers[number].start()
+                cluster.wait_whole(job.topic)
+            else:
+                _upgrade_features(cluster.bootstrap)
             for first in cluster.brokers:
-                site.options = site.options.model_copy(update={"bootstrap_servers": first.bootstrap})
-                driver.run(next(epochs))
-                with closing(site.committer()) as committer:
+                given = {"bootstrap_servers": first.bootstrap, "transaction_timeout_seconds": 660}
+                with closing(KafkaCommitter(job.options.model_copy(update=given), ctx)) as committer:
                     assert list(committer.check(SCHEMA, 2)) == []
-        assert site.values() == sorted(f"{epoch}".encode() for epoch in range(12))
+            wake(driver)
+        assert job.follow(driver) == (driver, KILLED), job.log
+        assert job.follow(job.start())[1] == 0, job.log
+        assert job.amiss() == {}, job.log
+        with closing(Wire(job.options, "test")) as wire:
+            assert wire.cluster().joins
+
+
+def _upgrade_features(bootstrap: str) -> None:
+    command = [java(), "-cp", f"{jars(TOOLS)}/*", "org.apache.kafka.tools.FeatureCommand"]
+    to = ".".join(VERSION.split(".")[:2])
+    subprocess.run([*command, "--bootstrap-server", bootstrap, "upgrade", "--release-version", to], check=True)
 
 
 @pytest.mark.proof

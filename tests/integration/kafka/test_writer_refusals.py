@@ -63,11 +63,12 @@ def test_a_row_larger_than_the_queue_is_refused_at_once_with_its_size_and_the_se
     assert (
         'producer = {"queue.buffering.max.kbytes" = N} of the sink, which takes 102400 bytes now' in failure.value.next
     )
-    most = 102_400 - 36 - 1
-    assert mine.voted(rows(*[(b"k", b"v" * most)] * 3)).rows == 3
-    odd = rows((b"k", b"v" * most), (b"k", b"v" * (most + 1)))
-    [(place, why)] = RecordValidator(mine.options, odd.schema).bad_rows(odd)
-    assert (place, why) == (1, "no record: it has 102365 bytes, and queue.buffering.max.kbytes leaves 102364")
+    for headers, size in (None, 0), ([{"key": "h", "value": b"x"}], 4):  # two lengths of a byte
+        most, beside = 102_400 - 36 - 1 - size, {"headers": pa.array([headers] * 2, HEADERS)} if headers else {}
+        assert mine.voted(rows(*[(b"k", b"v" * most)] * 2, **beside), attempt=size).rows == 2
+        odd = rows((b"k", b"v" * most), (b"k", b"v" * (most + 1)), **beside)
+        [(place, why)] = RecordValidator(mine.options, odd.schema).bad_rows(odd)
+        assert (place, why) == (1, "no record: it has 102365 bytes, and queue.buffering.max.kbytes leaves 102364")
 
 
 def test_a_topic_s_own_limit_is_kept_where_the_producer_has_the_same(kafka: Kafka, attempts: Attempts) -> None:
