@@ -59,7 +59,8 @@ def all_the_time(*works: Callable[[], object]) -> Iterator[Counter[str]]:
             thread.join()
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("number", [20, 100])
 def test_epochs_beside_an_appender_a_compaction_and_an_expiry_that_go_on(lake: Lake, number: int) -> None:
     sink, given = lake.session(), iter(range(-1, -100_000, -1))
     sink.put_birth()
