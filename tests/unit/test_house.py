@@ -22,7 +22,7 @@ NAMES = ("delta", "files", "iceberg", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
 MOST_FILES = {"delta": 9, "files": 26, "iceberg": 13, "idempotent_upsert": 35, "kafka": 26, "postgres": 24}
-MOST_LINES = {"delta": 690, "files": 2560, "iceberg": 1500, "idempotent_upsert": 3284, "kafka": 3262, "postgres": 2500}
+MOST_LINES = {"delta": 690, "files": 2450, "iceberg": 1500, "idempotent_upsert": 3284, "kafka": 3262, "postgres": 2500}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
