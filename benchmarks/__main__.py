@@ -26,7 +26,7 @@ __all__ = ["main"]
 def main(
     names: tuple[str, ...], listed: bool, rounds: int, scale: float, out: Path, full: bool, work: Path | None
 ) -> None:
-    """Run benchmarks (without a NAME all but those of growth; `growth` runs these, and draws them in `growth.html`).
+    """Run benchmarks (without a NAME all but those of growth; `growth` runs these, and writes them into `growth.html`).
 
     Ends with 1 when a bound is missed; the figures are reported either way.
     """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from benchmarks.cases import (
     coordinator,
+    delta,
     files,
     growth_epochs,
     growth_journal,
@@ -34,6 +35,8 @@ CATALOG: dict[str, Benchmark] = {
         journal.BENCHMARK,
         observed.BENCHMARK,
         files.BENCHMARK,
+        delta.ROWS,
+        delta.COMMIT,
         second_sink.BENCHMARK,
         sqlite_upserts.SMALL,
         sqlite_upserts.LARGE,

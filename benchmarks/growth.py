@@ -1,4 +1,4 @@
-"""Draw how cost grows: what was measured, the line that was foreseen, and the bound on the bend."""
+"""Report how cost grows: what was measured, the line that was foreseen, and the bound on the bend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.plan import Growth
 from benchmarks.report import Report as Reported
 from benchmarks.runner import Figure, Measured
-from exactsink.bench.report.model import Cell, Grid, Line, Lines, Report, Section
+from exactsink.bench.report.model import Cell, Grid, Report, Section
 
 __all__ = ["growth_report"]
 
@@ -18,7 +18,7 @@ _FACTS = ("cores", "memory_gib", "kernel")
 
 
 def growth_report(reports: Sequence[Reported]) -> Report:
-    """Return the charts and bends of some benchmarks of growth, run one after the other."""
+    """Return the costs and bends of some benchmarks of growth, run one after the other."""
     machine: Mapping[str, Any] = reports[-1].circumstances["machine"]
     versions = {name: str(value) for name, value in machine.items() if name not in (*_FACTS, "load_average")}
     facts: dict[str, Cell] = {name: machine[name] for name in _FACTS}
@@ -39,22 +39,25 @@ def _section(reported: Reported) -> Section:
         "bound",
     ]
     table = Grid(f"Bends: {benchmark.name}", columns, [_row(figure) for figure in measured.figures], plan.notes)
-    charts = [_chart(growth, measured) for growth in plan.growths]
-    return Section(benchmark.name.removeprefix("growth_").capitalize(), [benchmark.about], [table], charts)
+    costs = [_costs(growth, measured) for growth in plan.growths]
+    return Section(benchmark.name.removeprefix("growth_").capitalize(), [benchmark.about], [*costs, table])
 
 
-def _chart(growth: Growth, measured: Measured) -> Lines:
-    lines, foreseen = [], []
-    for name, variants in growth.series.items():
-        cost = {size: statistics.median(measured.samples[variant][growth.metric]) for size, variant in variants.items()}
-        lines.append(Line(name, list(cost.items())))
-        ends = [growth.since, max(cost)]
-        expected = [(size, growth.foreseen(size, cost[growth.since])) for size in ends]
-        law = "in proportion" if growth.each else "constant"
-        foreseen.append(Line(f"expected: {law}, {name}", expected, expected=True))
-        bound = [(size, growth.at_most * value) for size, value in expected]
-        foreseen.append(Line(f"bound: {growth.at_most:g} times that", bound, expected=True))
-    return Lines(growth.title, growth.x, growth.unit, [*lines, *foreseen], "less")
+def _costs(growth: Growth, measured: Measured) -> Grid:
+    """Return each size's cost beside what the first one that counts foresees of it."""
+    costs = {
+        name: {size: statistics.median(measured.samples[of][growth.metric]) for size, of in variants.items()}
+        for name, variants in growth.series.items()
+    }
+    law = "in proportion" if growth.each else "constant"
+    rows: list[Sequence[Cell]] = []
+    for size in sorted({size for cost in costs.values() for size in cost}):
+        cells: list[Cell] = [size]
+        for cost in costs.values():
+            cells += [cost.get(size), growth.foreseen(size, cost[growth.since]) if size >= growth.since else None]
+        rows.append(cells)
+    columns = [growth.x, *(column for name in costs for column in (name, f"{name}, foreseen {law}"))]
+    return Grid(f"{growth.title}: {growth.unit}, at most {growth.at_most:g} times that", columns, rows)
 
 
 def _row(figure: Figure) -> list[Cell]:

@@ -82,7 +82,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a metric grows with a size, as it is drawn, and the bound on its bend.
+    """How a metric grows with a size, as it is reported, and the bound on its bend.
 
     `each` is the metric for one unit of the size, where cost may grow in proportion; None: it must not grow at all.
     """

@@ -17,21 +17,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
+from answers import ANSWERS
+from authors import class_section, contract_page, kit_page
 from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from tables import events_table, markdown_table, metrics_table, points_table
 from typed_sinks import STUBS, stub
 
 from exactsink import Job, Query, RunResult
-from exactsink.cli.answers import ANSWERS
 from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
-from exactsink.observe.reference import events_table, markdown_table, metrics_table, points_table
 from exactsink.starters.plugin import ROADS, backend_text
-from exactsink.testing.reference import class_section, contract_page, kit_page
 
 __all__ = ["PAGES", "main", "stale"]
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.e2e.drivers import Drivers
-from tests.e2e.jobs import PARTICIPANTS, SPARK, TWO_FILES, ids, write_job, write_source
+from tests.e2e.jobs import DELTA, PARTICIPANTS, SPARK, TWO_FILES, ids, write_job, write_source
 from tests.e2e.kafka_job import kafka_sink_of
 from tests.servers.waiting import wait_until
 
@@ -60,6 +60,11 @@ def _kafka(stage: Stage) -> _First:
 def _files(stage: Stage) -> _First:
     aside = stage.folder / "lake" / "_exactsink"
     return _First("lake", "files", _LAKE, lambda: stage.in_files, lambda: any(aside.rglob("*.tmp")))
+
+
+def _delta(stage: Stage) -> _First:
+    records = stage.folder / "delta" / "_exactsink"
+    return _First("delta", "Delta", DELTA, lambda: stage.in_delta, lambda: any(records.glob(f"*.e{held.EPOCH}.*")))
 
 
 def _timed_out(stage: Stage) -> Played:
@@ -111,6 +116,8 @@ PLAYS = (
     Play(f"{OURS}: kafka, postgres two_phase", BETWEEN, partial(_between, _kafka)),
     Play(f"{OURS}: files, postgres two_phase", IN_BATCH, partial(_in_batch, _files)),
     Play(f"{OURS}: files, postgres two_phase", BETWEEN, partial(_between, _files)),
+    Play(f"{OURS}: delta, postgres two_phase", IN_BATCH, partial(_in_batch, _delta)),
+    Play(f"{OURS}: delta, postgres two_phase", BETWEEN, partial(_between, _delta)),
 )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from deltalake import DeltaTable
 from tests.e2e.drivers import ForkServer
 from tests.e2e.jobs import PARTICIPANTS, in_lake
 from tests.e2e.warm_jvm import WarmJvm
@@ -77,6 +78,11 @@ class Stage:
     def in_files(self) -> Counter[int]:
         """Count how often each row is in the Parquet files that a reader of `lake` sees."""
         return in_lake(self.folder)
+
+    @property
+    def in_delta(self) -> Counter[int]:
+        """Count how often each row is in the Delta table `delta`."""
+        return Counter(DeltaTable(self.folder / "delta").to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
     @property
     def holds(self) -> bool:

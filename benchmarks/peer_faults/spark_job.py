@@ -1,7 +1,8 @@
 """A job as one writes it with Spark's own sinks: `python -m benchmarks.peer_faults.spark_job FOLDER SPEC`.
 
-SPEC is JSON: `kafka` and `jdbc` are these sinks' options, `files` is a folder, where the rows go there; `kill` names a
-file: where it is not there yet, the job kills itself in the epoch of the fault, between its first write and its second.
+SPEC is JSON: `kafka` and `jdbc` are these sinks' options, `files` and `delta` are folders. One `foreachBatch` writes to
+them in this order; `kafka` or `delta` alone is Spark's own stream sink. `kill` names a file: if it does not exist yet,
+the job kills itself in the epoch of the fault, between its first write and its second. `conf` is the session's.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,6 @@ _BUNDLED = "com.google.code.findbugs:jsr305,org.scala-lang.modules:scala-paralle
 CONNECTORS = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": _BUNDLED}
 """What a JVM is started with; one that runs has them or not."""
 _CONF = {
-    **CONNECTORS,
     "spark.master": "local[2]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -38,37 +38,41 @@ _CONF = {
 
 def main(folder: Path, spec: Mapping[str, Any]) -> None:
     """Run the job until all that its source has is written."""
-    spark = _session(folder)
+    spark = _session(folder, spec.get("conf", CONNECTORS))
     reader = spark.readStream.schema("id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>")
     frame = held.hold(reader.option("maxFilesPerTrigger", PARTICIPANTS).json(str(folder / "source")))
-    if "jdbc" in spec:
-        writer = frame.writeStream.foreachBatch(_each_batch(spec))
-    else:
+    sinks = [name for name in spec if name in _WRITES]
+    if sinks == ["kafka"]:
         writer = _records(frame).writeStream.format("kafka").options(**spec["kafka"])
+    elif sinks == ["delta"]:
+        writer = frame.writeStream.format("delta").option("path", spec["delta"])
+    else:
+        writer = frame.writeStream.foreachBatch(_each_batch(spec, sinks))
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     spark.stop()
 
 
-def _session(folder: Path) -> SparkSession:
+def _session(folder: Path, conf: Mapping[str, str]) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder
-    for key, value in {**_CONF, **held.CONF, "spark.local.dir": str(folder / "spark")}.items():
+    for key, value in {**_CONF, **conf, **held.CONF, "spark.local.dir": str(folder / "spark")}.items():
         builder = builder.config(key, value.format(folder=folder))
     return builder.getOrCreate()
 
 
-def _each_batch(spec: Mapping[str, Any]) -> Callable[[DataFrame, int], None]:
+def _each_batch(spec: Mapping[str, Any], sinks: Sequence[str]) -> Callable[[DataFrame, int], None]:
     def write(batch: DataFrame, epoch: int) -> None:
-        if "kafka" in spec:
-            _records(batch).write.format("kafka").options(**spec["kafka"]).save()
-        if "files" in spec:
-            batch.write.mode("append").parquet(spec["files"])
-        if "kill" in spec:
-            _kill_once(Path(spec["kill"]), epoch)
-        batch.select("id", "kind", "amount").write.format("jdbc").options(**spec["jdbc"]).mode("append").save()
+        for place, name in enumerate(sinks):
+            if place == 1 and "kill" in spec:
+                _kill_once(Path(spec["kill"]), epoch)
+            _WRITES[name](batch, spec[name])
 
     return write
+
+
+def _in_jdbc(batch: DataFrame, options: Mapping[str, str]) -> None:
+    batch.select("id", "kind", "amount").write.format("jdbc").options(**options).mode("append").save()
 
 
 def _kill_once(fired: Path, epoch: int) -> None:
@@ -79,6 +83,14 @@ def _kill_once(fired: Path, epoch: int) -> None:
 
 def _records(rows: DataFrame) -> DataFrame:
     return rows.select(F.col("id").cast("string").alias("key"), F.to_json(F.struct("*")).alias("value"))
+
+
+_WRITES: Mapping[str, Callable[[DataFrame, Any], None]] = {
+    "kafka": lambda batch, options: _records(batch).write.format("kafka").options(**options).save(),
+    "files": lambda batch, folder: batch.write.mode("append").parquet(folder),
+    "delta": lambda batch, folder: batch.write.format("delta").mode("append").save(folder),
+    "jdbc": _in_jdbc,
+}
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,19 +22,25 @@ from exactsink_files.stores import Store
 from exactsink_files.votes import VotedFiles
 from exactsink_idempotent_upsert.conformance import StagedTarget
 from tests.conformance.test_backends import chosen
-from tests.servers.s3 import S3
+from tests.servers.s3 import S3, own_s3
 
 
-@pytest.fixture(scope="module")
-def url(s3: S3) -> Iterator[str]:
+@contextmanager
+def _url_on(server: S3) -> Iterator[str]:
     """Set the environment of this process, which the kit's processes have from it."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
+        for name, value in server.environment.items():
             patch.setenv(name, value)
-        yield f"s3://{s3.new_bucket('kit')}"
+        yield f"s3://{server.new_bucket('kit')}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="class")
+def url(s3: S3) -> Iterator[str]:
+    with _url_on(s3) as made:
+        yield made
+
+
+@pytest.fixture(scope="class")
 def s3_runner(url: str) -> Iterator[Runner]:
     with closing(Runner()) as runner:
         yield runner
@@ -137,3 +143,15 @@ class TestStagingOnS3(OnS3):
     @pytest.fixture
     def target(self, url: str) -> ConformanceTarget:
         return StagingOnS3("staged", url)
+
+
+class TestMoto(TestS3):
+    """A server that answers otherwise: it keeps all in memory, and takes the repeat of a Complete."""
+
+    test_conformance = chosen({"one-vote-lost"})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def url(cls) -> Iterator[str]:
+        with own_s3("moto") as server, _url_on(server) as made:
+            yield made

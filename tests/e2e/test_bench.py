@@ -50,7 +50,7 @@ def test_the_ways_of_a_jobs_one_sink(tmp_path: Path, jvm: WarmJvm) -> None:
     (way, *_, size), *others = tables["Throughput, medians of the rounds"].rows
     assert (way, others) == ("lines json", [])
     assert size > 0  # type: ignore[operator]
-    assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.md").read_text()
+    assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.html").read_text()
     assert _left(tmp_path) == []
 
 
@@ -61,7 +61,7 @@ def test_every_way_that_needs_no_server(tmp_path: Path, jvm: WarmJvm) -> None:
     rates = {row[0]: row[1:] for row in tables["Throughput, medians of the rounds"].rows}
     assert list(rates) == ways
     assert all(rate > 0 and cpu >= 0 and 50 < size < 5_000 for _, rate, cpu, _, size in rates.values())  # type: ignore[operator]
-    assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.md").read_text()
+    assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.html").read_text()
     seen = {row[0]: row[1:] for row in tables["From the begin of an epoch"].rows}
     assert all(0 < first <= last for first, _, last, _, _ in seen.values())  # type: ignore[operator]
     assert [row[0] for row in tables["One job with several sinks, medians of the rounds"].rows] == [

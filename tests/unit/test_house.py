@@ -22,7 +22,7 @@ NAMES = ("delta", "files", "iceberg", "idempotent_upsert", "kafka", "postgres")
 BACKENDS = {name: ROOT / f"backends/{name}/exactsink_{name}" for name in NAMES}
 PLACES = ("core", "backends", "docs", "tests", "benchmarks", "examples")
 MOST_FILES = {"delta": 9, "files": 26, "iceberg": 13, "idempotent_upsert": 35, "kafka": 26, "postgres": 24}
-MOST_LINES = {"delta": 690, "files": 2560, "iceberg": 1500, "idempotent_upsert": 3300, "kafka": 3262, "postgres": 2500}
+MOST_LINES = {"delta": 690, "files": 2450, "iceberg": 1500, "idempotent_upsert": 3284, "kafka": 3262, "postgres": 2500}
 # postgres: 1,500 was the goal before marks (360), poolers and the text format (250), staging tables that stay (150)
 # idempotent_upsert: a folder for each database; 1,500 for SQLite, 1,500 for MariaDB, PostgreSQL and any other
 # kafka: 2,200, and 320 for marks: their own transaction for birth and renewal, and what is asked side by side;
@@ -37,9 +37,9 @@ MOST_PREFLIGHT_LINES = {"delta": 110, "files": 400, "idempotent_upsert": 981, "k
 MOST_PREFLIGHT_LINES |= {"iceberg": 300}
 MOST_LINES_OF_A_FILE = 400
 # what is added takes as much away; 985 came with watch, delta, init, Kafka before 4.0, and columns that change
-# and 500 with iceberg; servers in more than one version, and what PostgreSQL 18 has: 440
+# and 800 with iceberg; servers in more than one version, and what PostgreSQL 18 has: 440
 # Azure, Google Cloud and their emulators: 780
-MOST_LINES_OF_TESTS = 52_180
+MOST_LINES_OF_TESTS = 52_480
 _TARGETS = ("bench.py", "conformance.py", "targets.py")
 PREFLIGHT = ("preflight", "connect", "questions")
 OLD_WORDS = {
@@ -75,10 +75,10 @@ def is_preflight(path: Path) -> bool:
     {
         "contract": 650,
         "protocol": 2925,
-        "bench": 1100,
-        "cli": 1853,
-        "operate": 1945,
-        "observe": 926,
+        "bench": 1015,
+        "cli": 1710,
+        "operate": 1867,
+        "observe": 902,
         "watch": 400,
         "starters": 120,
     }.items(),

@@ -106,8 +106,8 @@ def test_rows_that_were_there_before_have_no_guard(tmp_path: Path) -> None:
     sink = direct(tmp_path, create=False)
     sink.sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT, o); INSERT INTO t VALUES (1, 'before', 0)")
     epoch, generation = sink.check()
-    assert "has no column exactsink_epoch, as strategy direct needs it" in epoch.message
-    assert "has no column exactsink_generation, as strategy direct needs it" in generation.message
+    assert "has no column exactsink_epoch, which strategy direct needs" in epoch.message
+    assert "has no column exactsink_generation, which strategy direct needs" in generation.message
     for found in (epoch, generation):
         sink.sql(found.fix)
     assert sink.check() == []
@@ -222,7 +222,7 @@ def test_a_busy_database_is_worth_another_try(tmp_path: Path) -> None:
 
 
 def test_a_database_that_an_executor_does_not_have(tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match="is not there on this executor"):
+    with pytest.raises(Fatal, match="does not exist on this executor"):
         task(direct(tmp_path), 1)
     assert list(tmp_path.iterdir()) == []
 

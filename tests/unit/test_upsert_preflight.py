@@ -196,8 +196,8 @@ def test_text_that_the_table_would_turn_into_a_number(tmp_path: Path, declared: 
 @pytest.mark.parametrize(
     ("options", "added", "message", "fix"),
     [
-        ({"keys": ("id", "no")}, {}, "`keys` names column no, the rows have id, v, o", "select no into this sink"),
-        ({"order_by": "no"}, {}, "`order_by` names column no, the rows have id, v, o", "select no into this sink"),
+        ({"keys": ("id", "no")}, {}, "`keys` names column no, which the rows lack: they", "select no into this sink"),
+        ({"order_by": "no"}, {}, "`order_by` names column no, which the rows lack: they", "select no into this sink"),
         ({}, {"a": pa.list_(pa.string())}, "column a is of type list", "to_json(a) AS a"),
         ({}, {"n": pa.uint64()}, "column n is of type uint64", "cast(n AS STRING) AS n"),
         ({}, {"ID": pa.int64()}, "columns id and ID are one column to SQLite", "rename one of them"),
@@ -244,8 +244,8 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
     "write postgresql://": [{"url": "postgres://me:hunter2@there/db"}],
     "not a SQLAlchemy URL": [{"url": "hunter2"}],
     "at least 1": [{"keys": ()}, {"table": ""}, {"delete_when": ""}],
-    "stands there twice": [{"keys": ("a", "A")}],
-    "each name is a column": [{"keys": ("",)}],
+    "none may come twice": [{"keys": ("a", "A")}],
+    "no name may be empty": [{"keys": ("",)}],
     "are taken": [{"table": "exactsink_epochs"}],
     "staged": [{"strategy": "two_phase"}],
     "direct can't delete": [{"strategy": "direct", "delete_when": "op = 'D'"}],

@@ -120,7 +120,7 @@ LATE: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "counted": ({"set": {"o": "t.o + 1"}}, "(id PRIMARY KEY, v, o CHECK (o < 9))", ["has CHECK"]),
     "parent": ({}, "(id PRIMARY KEY, v REFERENCES p, o)", ["FOREIGN KEY to p", 'set after = "..."']),
     "child": ({"delete_when": "o = 1"}, "(id PRIMARY KEY, v, o); CREATE TABLE c (x REFERENCES T)", ["table c has a"]),
-    "version": ({"version": "o", "delete_when": "v = ''"}, "(id PRIMARY KEY, v, o)", ["takes its version along"]),
+    "version": ({"version": "o", "delete_when": "v = ''"}, "(id PRIMARY KEY, v, o)", ["with its version"]),
     "written directly": (
         {"strategy": "direct", "distribution": 1},
         "(id PRIMARY KEY, v UNIQUE, o, exactsink_epoch, exactsink_generation)",

@@ -21,7 +21,7 @@ def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
     tried = own.key(f"try-{secrets.token_hex(8)}")
     try:
         if why := own.root.why_no_creates():
-            yield Finding("error", f"{root}: {why}", "use a store that takes If-None-Match: the marks rely on it")
+            yield Finding("error", f"{root}: {why}", "use such a store: the marks rely on it")
         try:
             yield from _upload_problems(own, root, tried)
         finally:
@@ -38,18 +38,23 @@ def _upload_problems(own: Store, root: str, tried: str) -> Iterator[Finding]:
         try:
             part = own.put_part(tried, upload, 1, b"tried")
             if own.head(tried) is not None:
-                yield Finding("error", f"{root}: the store shows an upload before it is completed", "use another store")
+                yield _lacks(root, "shows an upload before it is completed", "hides unfinished uploads")
             elif completed:
                 _complete(own, tried, upload, part)
             else:
                 own.unfinished(everywhere=True)
                 next(own.uploads(""), None)
                 if own.parts(tried, upload) != [part]:
-                    yield Finding("error", f"{root}: the store does not list an upload's parts", "use another store")
+                    yield _lacks(root, "does not list an upload's parts", "lists the parts of an upload")
         finally:
             own.abort(tried, upload)
         if own.parts(tried, upload) is not None:
-            yield Finding("error", f"{root}: the store keeps an upload that was aborted", "use another store")
+            yield _lacks(root, "keeps an upload that was aborted", "drops aborted uploads")
+
+
+def _lacks(root: str, what: str, wanted: str) -> Finding:
+    fix = f"use a store that {wanted}, for example AWS S3, MinIO or versitygw"
+    return Finding("error", f"{root}: the store {what}", fix)
 
 
 def _complete(own: Store, tried: str, upload: str, part: Part) -> None:

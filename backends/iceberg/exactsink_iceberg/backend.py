@@ -30,7 +30,8 @@ class IcebergBackend(Backend):
     @property
     def traits(self) -> Traits:
         """A removal of orphan files may delete files that wait for their commit."""
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, appends=True)
+        appends = self.options.mode == "append"
+        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, appends=appends, batch_only=not appends)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return IcebergWriter(txn, Ticket.model_validate_json(ticket))

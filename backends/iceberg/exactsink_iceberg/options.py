@@ -14,7 +14,7 @@ from exactsink.contract import BackendOptions
 
 __all__ = ["PROVEN_CATALOGS", "IcebergOptions"]
 
-PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql", "http": "rest", "https": "rest"}
+PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql"}
 """The schemes of `uri` that tests of ours reach, and pyiceberg's name of the catalog behind each."""
 
 
@@ -60,13 +60,6 @@ class IcebergOptions(BackendOptions):
         if self.uri is None and "type" not in self.catalog_options:
             raise ValueError("give uri, the catalog's address")
         return self
-
-    @field_validator("mode")
-    @classmethod
-    def _appends(cls, mode: str) -> str:
-        if mode != "append":
-            raise ValueError("only append is proven yet")
-        return mode
 
     @property
     def catalog_kind(self) -> str:

@@ -18,7 +18,10 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             load="exactsink_iceberg.backend:IcebergBackend",
             install="pip install 'exactsink[iceberg]'",
             drivers=("pyiceberg", "sqlalchemy"),
-            strategies={"append": "tasks write Parquet files; the decision adds one snapshot to the table for them"},
+            strategies={
+                "append": "tasks write Parquet files; the decision adds one snapshot to the table for them",
+                "overwrite": "the same; the snapshot also removes what its rows' partitions held (batch runs only)",
+            },
             conformance="exactsink_iceberg.conformance:targets",
         )
     ]

@@ -193,6 +193,8 @@ class Database(ABC):
 
     __slots__ = ()
     table: Table
+    place: str
+    """Where it is, without secrets."""
     voted_in = VOTE_TABLE
     knows_rows = True
     """Whether `limits` and `trial` say all that the table refuses, so that rows can be judged before they are written.
@@ -209,11 +211,6 @@ class Database(ABC):
     def staged(self) -> Strategy | None:
         """Strategy staged where the database keeps the rows itself; None where they wait in the staging folder."""
         return None
-
-    @property
-    @abstractmethod
-    def place(self) -> str:
-        """Where it is, without secrets."""
 
     @abstractmethod
     def answered(self, doing: str, safe: str) -> AbstractContextManager[None]:
@@ -338,4 +335,4 @@ def owned_by(owner: Owner, name: str, target: str, owners: str, relation: str) -
         f" UPDATE {relation} SET {', '.join(f'{column} = NULL' for column in GUARD)};"
     )
     what = f"table {name} belongs to sink {sink} of job {job} (lineage {lineage}), which writes it directly"
-    return what, f"name another table; or, once that job has ended for good, run: {free}"
+    return what, f"name another table; or, once that job has ended permanently, run: {free}"

@@ -160,7 +160,7 @@ class Trial(Protocol):
         """Try rows, each as if it were alone; return what the table refuses one with. Raises Fatal."""
 
     def close(self) -> None:
-        """Let go of the copy."""
+        """Close the copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch)
     whole = limits.get("")
     if whole is not None and whole.bytes is not None and (longest := _longest_row(batch)) > whole.bytes:
         what = f"table {table}: a statement takes rows of {whole.bytes} bytes, and one has {longest}"
-        raise Fatal(what, why="the server would refuse it after the decision", next="raise what the server takes")
+        raise Fatal(what, why="the server would refuse it after the decision", next="raise max_allowed_packet")
     stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
     for name in filter(limits.__contains__, batch.schema.names):
         column = plain(batch.column(name))

@@ -216,7 +216,7 @@ class UpsertOptions(BackendOptions):
     @classmethod
     def _distinct(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
         if names is not None and ("" in names or len(frozenset(map(ascii_lower, names))) < len(names)):
-            raise ValueError("each name is a column's, and none of them stands there twice")
+            raise ValueError("name each column once: no name may be empty, and none may come twice")
         return names
 
     @model_validator(mode="after")

@@ -115,7 +115,7 @@ class SqlSession(Session):
             done, raced = False, error
         if not done:
             what = f"sink {marker.sink}: another process has stored the target's marker meanwhile"
-            raise Retryable(what, why="none of what this one applied is kept", next="it is looked at again") from raced
+            raise Retryable(what, why="this one rolls back what it applied", next="exactsink reads it again") from raced
 
     def owner(self) -> Owner | None:
         return self._owner()

@@ -79,7 +79,7 @@ def keys_there(table: Table, there: Collection[str], fold: Callable[[str], str] 
     known = set(map(fold, there))
     for key in table.keys:
         if fold(key) not in known:
-            message = f"`keys` names column {key}, table {table.name} has {', '.join(there)}"
+            message = f"`keys` names column {key}, which table {table.name} lacks: it has {', '.join(there)}"
             yield Finding("error", message, f"add {key} to table {table.name}, or correct `keys`")
 
 
@@ -90,15 +90,15 @@ def named_findings(table: Table, schema: pa.Schema) -> Iterator[Finding]:
     for option, names in (named | {option: (name,) for option, name in single.items() if name is not None}).items():
         for name in names:
             if name not in schema.names:
-                message = f"`{option}` names column {name}, the rows have {', '.join(schema.names)}"
+                message = f"`{option}` names column {name}, which the rows lack: they have {', '.join(schema.names)}"
                 yield Finding("error", message, f"select {name} into this sink, or correct `{option}`")
 
 
 def forgotten(table: Table) -> Iterator[Finding]:
     """Find that a row which is deleted takes its version along."""
     if table.version is not None and table.deletes:
-        message = "a row that `delete_when` deletes takes its version along: an older one that comes later is new"
-        yield Finding("warning", message, "keep deleted rows, with a column that says so, if old ones come late")
+        message = "`delete_when` deletes a row with its version, so an older row that comes later goes in as new"
+        yield Finding("warning", message, "keep deleted rows, with a column that says so, if older rows may come later")
 
 
 def unordered(version: str, altered: str = "") -> Finding:
@@ -111,8 +111,8 @@ def unordered(version: str, altered: str = "") -> Finding:
 def collated(table: Table, key: str, by: str) -> Finding:
     """Find that texts which differ are one key: whatever cuts rows into tasks compares bytes."""
     wins = "any of them may win" if table.guarded else "that of the later partition wins"
-    message = f"key {key} of table {table.name} is met by {by}: texts of one key may come from two tasks, and {wins}"
-    fix = f"lower({key}) or the like in the transform, and a column that compares bytes"
+    message = f"table {table.name} compares key {key} by {by}: texts of one key may come from two tasks, and {wins}"
+    fix = f"write lower({key}), or the like, in the transform, and make the column one that compares bytes"
     return Finding("error" if table.guarded else "warning", message, fix)
 
 
@@ -178,7 +178,7 @@ class TableQuestions(Questions):
             yield from keys_there(table, [name for name, _ in there.values()], self.fold)
             return
         for name in self.lacking(schema):
-            message = f"table {table.name} has no column {name}{', as strategy direct needs it' * (name in GUARD)}"
+            message = f"table {table.name} has no column {name}{', which strategy direct needs' * (name in GUARD)}"
             yield Finding("error", message, self.added(name, schema))
         given = set(map(self.fold, [*table.stored(schema.names), *self.guard]))
         for key, (name, filled) in there.items():
@@ -228,7 +228,7 @@ class SchemaQuestions(TableQuestions):
         for name, event in self._of("triggers", "trigger_name, event_manipulation", of):
             if event in events:
                 message = f"trigger {name} of table {self._table.name} ON {event} may change a row, or refuse it"
-                yield self.late(message, "see that it does neither")
+                yield self.late(message, f"check that {name} does neither")
 
     def constraints(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """NOT NULL is the columns': some databases list it as a check, too."""
@@ -243,14 +243,14 @@ class SchemaQuestions(TableQuestions):
         for name in (name for name, kind in self.listed if kind == "FOREIGN KEY"):
             message = f"FOREIGN KEY {name} of table {table.name} may refuse a row"
             yield self.late(
-                message, 'where a sink of this job writes the other table: after = "..." (its name) on this one'
+                message, 'if a sink of this job writes the other table, set after = "..." (its name) on this one'
             )
         stored = [] if schema is None else table.stored(schema.names)
         changed = {*table.updated(stored), *dict(table.expressions), *(self.rest(schema) if schema is not None else ())}
         for name, child, columns in self.children():
             message = f"FOREIGN KEY {name} of table {child} to {table.name} may refuse"
             if table.deletes:
-                yield self.late(f"{message} a delete, and one that cascades goes unseen", f"delete from {child} first")
+                yield self.late(f"{message} a delete", f"delete from {child} first, as a cascade goes unseen")
             if moved := sorted({one.lower() for one in changed} & {one.lower() for one in columns}):
                 fix = f"leave {', '.join(moved)} out of what is set (update_columns)"
                 yield self.late(f"{message} a change of {', '.join(moved)}", fix)

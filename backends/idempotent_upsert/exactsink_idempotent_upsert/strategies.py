@@ -258,7 +258,7 @@ class DirectCommitter(MarkerCommitter):
 
     def _gone(self, gone: Sequence[str], of: int) -> Lost | Unknown:
         """Return what becomes of a set of which votes are gone, as their rows are; its marker is an earlier epoch's."""
-        evidence = f"of {of} votes {len(gone)} are in table {self._database.voted_in} no more: {gone[0]}"
+        evidence = f"table {self._database.voted_in} lacks {len(gone)} of {of} votes, the first is {gone[0]}"
         if not isinstance(self._expected, Marker):
             return Unknown(evidence)
         return Lost(f"{evidence}; the target stands at {self._expected.mark}")

@@ -188,7 +188,9 @@ class Bench:
             except Exception as error:  # of whatever a store's client has: the others are dropped all the same
                 failed.append(f"{copy.place.name}: {self._base.document.scrubbed(str(error))}")
         if failed:
-            raise Fatal("what the bench made could not be removed", why="; ".join(failed), next="remove it yourself")
+            raise Fatal(
+                "the bench could not remove the copies that it made", why="; ".join(failed), next="remove it yourself"
+            )
 
 
 def _check(found: int, expected: int, way: Way) -> None:

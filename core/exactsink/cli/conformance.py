@@ -31,17 +31,16 @@ def conformance(
     *,
     only: Sequence[str] = (),
     jobs: int = 1,
-    evidence: str | None = None,
 ) -> None:
     """Play the scenarios, all by default, on every target of a backend, so many side by side.
 
-    What a failed one left is kept in `evidence`, by default a new folder of the system's. Raises Fatal when one failed.
+    What a failed one left is kept in a new folder below the system's (TMPDIR). Raises Fatal when one failed.
     """
     chosen = [_known("scenario", scenario, SCENARIOS) for scenario in scenarios] or list(SCENARIOS)
     targets = _targets(name, Registry(installed_plugins()))
     named = [_known("target", target, targets) for target in only] or list(targets)
     plays = [_Play(target, scenario) for target in named for scenario in chosen]
-    folder = _empty_folder(evidence)
+    folder = Path(tempfile.mkdtemp(prefix="exactsink-conformance-"))
     results: dict[_Play, Result] = {}
     for play, result in _played(plays, targets, folder, min(jobs, len(plays))):
         results[play] = result
@@ -99,16 +98,6 @@ def _played(
         pool = stack.enter_context(ThreadPoolExecutor(jobs))
         for ended in as_completed([pool.submit(play, one) for one in plays]):
             yield ended.result()
-
-
-def _empty_folder(evidence: str | None) -> Path:
-    if evidence is None:
-        return Path(tempfile.mkdtemp(prefix="exactsink-conformance-"))
-    folder = Path(evidence).absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty", why="what scenarios leave is kept there", next="give a new folder")
-    return folder
 
 
 def _report(count: str, play: _Play, result: Result, folder: Path) -> None:

@@ -78,7 +78,9 @@ def explain(job: str, reference: str, run: str | None) -> None:
 @job_file
 @click.option("--epoch", required=True, type=int, help="The last decided epoch.")
 @click.option("--sink", required=True, help="The sink that is in doubt.")
-@click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="What came.")
+@click.option(
+    "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
+)
 @click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
 @click.option("--reason", required=True, help="Kept in the journal.")
 @run_name

@@ -54,7 +54,9 @@ _LOG = logging.getLogger("exactsink")
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
 @click.option("-v", "--verbose", count=True, help="Log events; twice: protocol points too.")
-@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Of stderr.")
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
+)
 def cli(verbose: int, log_format: LogFormat) -> None:
     """Exactly-once output from PySpark to several stores, committed together."""
     start_log(log_format, verbose)
@@ -69,7 +71,7 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 @within(ANSWER_SECONDS)
 @as_json
 def run(job: str, within: float, as_json: bool) -> None:
-    """Run a job until its source is exhausted, or for good; go on where the last run stopped."""
+    """Run a job until its source is exhausted or it is stopped; go on where the last run stopped."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
         _spark_command("run").run(job, stop=stop, answer=answer, within=within)
@@ -77,7 +79,7 @@ def run(job: str, within: float, as_json: bool) -> None:
 
 @cli.command()
 @job_file
-@click.option("--no-spark", is_flag=True, help="Look at what the driver alone can see, within 5 s; list the rest.")
+@click.option("--no-spark", is_flag=True, help="Check only what needs no Spark, within 5 s; list what was not checked.")
 @within(CHECK_SECONDS)
 @as_json
 def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
@@ -91,7 +93,7 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 @click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows an epoch.")
 @click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs a run.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Runs of each way, in turns.")
-@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write bench.html, .md and .json there.")
+@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write bench.html and bench.json there.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
     """Measure every way to write that a job could choose, on copies of its targets that are removed again.
 
@@ -105,14 +107,14 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 @click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Play so many side by side.")
-@click.option("--evidence", metavar="FOLDER", help="Keep what failed scenarios leave here; by default in a new folder.")
 @as_json
-def conformance(
-    backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, evidence: str | None, as_json: bool
-) -> None:
-    """Try an installed backend under faults, on the targets that its plugin ships."""
+def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
+    """Try an installed backend under faults, on the targets that its plugin ships.
+
+    The files of a failed scenario stay in a new folder below TMPDIR, which the report names.
+    """
     kit = importlib.import_module("exactsink.cli.conformance")  # no other command needs it
-    kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs, evidence=evidence)
+    kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs)
 
 
 @cli.command()

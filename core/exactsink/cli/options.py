@@ -15,7 +15,7 @@ job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=Fa
 run_name = click.option("--run", help="One of the job's batch runs, in place of its stream.")
 take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
 reason = click.option("--reason", default="", help="Kept in the journal.")
-dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and change nothing.")
+dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

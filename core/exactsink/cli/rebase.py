@@ -9,7 +9,7 @@ from contextlib import closing
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import command, dry_run, job_file, reason, run_name, take_over
+from exactsink.cli.options import command, job_file, reason, run_name, take_over
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError
 from exactsink.operate.actions import Operator
@@ -26,8 +26,7 @@ __all__ = ["rebase"]
 )
 @click.option("--batch", type=int, help="The next batch of the checkpoint.")
 @reason
-@click.option("--yes", is_flag=True, help="Do it: what the targets hold is the truth from here on.")
-@dry_run
+@click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
 @take_over
 def rebase(
     job: str,
@@ -36,28 +35,21 @@ def rebase(
     batch: int | None,
     reason: str,
     yes: bool,
-    dry_run: bool,
     take_over: bool,
 ) -> None:
     """Show what every target holds, and which rows would be missing or doubled; with --sink, go on from there."""
     opened = Opened.of(job, run)
     words = dict(map(_pair, named))
     with closing(opened.operator()) as operator:
-        plan = operator.rebase_plan(take_over=take_over or not (dry_run or words))
+        plan = operator.rebase_plan(take_over=take_over or not words)
         _print_table(opened, plan)
-        if dry_run:
-            if words:
-                plan.check_named(words, plan.batch if batch is None else batch)
-            _print_plan(opened, operator, plan)
-            return
         if not words:
             return
         if not yes:
-            raise ConfigError(
-                "this can't be undone: the journal goes on from what the targets hold",
-                why="rows that are missing there are not written again, and rows that come again are doubled",
-                next="read the table above, then add --yes (--dry-run prints what would be done)",
-            )
+            plan.check_named(words, plan.batch if run is not None else batch)
+            _print_plan(opened, operator, plan)
+            print("nothing is changed\n  next: repeat with --yes; a rebase can't be undone")
+            return
         plan = operator.rebase(words, batch, reason=reason, take_over=take_over)
     source = "run" if run is not None else "next batch of the checkpoint"
     print(f"rebased: the {source} will be epoch {plan.epoch}\n  next: {opened.history.commands.start}")

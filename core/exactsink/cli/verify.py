@@ -26,11 +26,13 @@ _EPOCHS = re.compile(r"(?P<one>\d+)|(?P<first>\d*)\.\.(?P<last>\d*)")
 @command("verify")
 @job_file
 @run_name
-@click.option("--epochs", default="..", metavar="A..B", help="These; all that the journal speaks of by default.")
-@click.option("--deep", is_flag=True, help="Read all that the targets hold of them, where that proves more.")
+@click.option(
+    "--epochs", default="..", metavar="A..B", help="Compare these epochs only; by default all in the journal."
+)
+@click.option("--deep", is_flag=True, help="Also read every row of these epochs, where that proves more.")
 @as_json
 def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
-    """Hold each decided epoch against what every target holds now: proven, differs, or can't be known."""
+    """Compare each decided epoch with what every target holds now: proven, differs, or can't be known."""
     opened = Opened.of(job, run)
     found = verify(opened.history, opened.sinks, *_range(epochs), deep=deep)
     if as_json:
@@ -50,7 +52,7 @@ def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool
     if found.damaged:
         raise InDoubtError(
             f"journal entries {', '.join(map(str, found.damaged))} are damaged",
-            why="what they decided is held against nothing here",
+            why="nothing compares the epochs that they decided",
             next="`exactsink journal verify JOB.toml` shows what needs them; bring them back from a copy",
         )
 
@@ -69,7 +71,7 @@ def _print(found: Verification) -> None:
         print("the journal has no decision: there is nothing to verify")
         return
     complete = "no epoch" if found.complete is None else f"epoch {found.complete}"
-    print(f"the journal speaks of epochs {found.known[0]} to {found.known[1]}; {complete} is complete in every sink")
+    print(f"the journal has epochs {found.known[0]} to {found.known[1]}; {complete} is complete in every sink")
     for sink in found.sinks:
         print(f"sink {sink.sink}: {sink.error or sink.mark or 'keeps no mark'}")
     rows = [row for sink in found.sinks for row in _rows(sink)]

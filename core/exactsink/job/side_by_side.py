@@ -35,7 +35,7 @@ def _in_the_jobs_folders(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterat
     folders = [_folder(str(config.checkpoint)), _folder(str(config.history))]
     for (name, target), folder in product(_places(sinks).items(), folders):
         if target == folder or target.startswith(f"{folder}/"):
-            message = f"{target} is in the job's own folder {folder}: who removes that removes the rows"
+            message = f"{target} is in the job's own folder {folder}: without it the rows are gone"
             yield name, Finding("error", message, "give the sink a folder beside it")
         elif folder.startswith(f"{target}/") and not folder[len(target) + 1 :].startswith(("_", ".")):
             message = f"the job's own folder {folder} is in {target}: readers may take its files for rows"

@@ -112,7 +112,7 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     elif doubt.state == "lost":
         yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
         yield "never", "write the rows by hand: the job would write them a second time"
-        yield "or", f"give these rows up for good: {resolve.format('given-up')}"
+        yield "or", f"give these rows up permanently: {resolve.format('given-up')}"
         yield "next", commands.start
     elif doubt.went_back:
         yield "safe", "to bring back the journal, the checkpoint and the targets of one moment"

@@ -127,5 +127,5 @@ def _emptied(state: State) -> LineageError:
         "the journal is empty, and this job has run",
         why=f"its state says so: {state.driver} was generation {state.generation}. The journal was deleted; or it is "
         "in a database, and [job] name or journal has changed",
-        next="bring the journal back, or the name; or `exactsink rebase JOB.toml`, for what they hold",
+        next="bring back the journal, or the former name; or `exactsink rebase JOB.toml` shows what targets hold",
     )

@@ -18,6 +18,7 @@ from exactsink.job.columns import changed_columns
 from exactsink.job.config import JobConfig
 from exactsink.job.guarantees import check_guarantee, check_order
 from exactsink.job.history import JobHistory
+from exactsink.protocol.checked import of_sink
 from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.sinks import Sink, committer_of
 from exactsink.toolkit.tabular.json_lines import OWN
@@ -76,9 +77,8 @@ def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding
                 return list(committer.check_target(sink.max_participants))
             return [*_same_names(schema), *committer.check(schema, sink.max_participants)]
     except ExactsinkError as error:
-        if f"sink {sink.name}" in error.what:
-            raise
-        raise type(error)(f"sink {sink.name}: {error.what}", why=error.why, next=error.next) from error
+        named = of_sink(sink.name, error)
+        raise named from named.__cause__
 
 
 def _same_names(schema: pa.Schema) -> Iterator[Finding]:

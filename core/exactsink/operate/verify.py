@@ -106,7 +106,7 @@ def verify(
     if not chosen:
         raise ConfigError(
             f"nothing can be known of epochs {bounds[0]} to {bounds[1]}",
-            why=f"the journal speaks of epochs {known[0]} to {known[1]}: it keeps the last 1,000 decisions",
+            why=f"the journal has epochs {known[0]} to {known[1]}: it keeps the last 1,000 decisions",
             next="choose --epochs among those",
         )
     open_epoch = log.decision.epoch if log.decision is not None and log.decision.epoch != complete else None

@@ -28,7 +28,7 @@ from exactsink.contract import (
     Undecided,
 )
 
-__all__ = ["MOST_PAYLOAD_BYTES", "CheckedCommitter", "broken", "calling", "check_committable", "origin"]
+__all__ = ["MOST_PAYLOAD_BYTES", "CheckedCommitter", "broken", "calling", "check_committable", "of_sink", "origin"]
 
 MOST_PAYLOAD_BYTES = 16 << 20
 """The most that a committable's payload may have: each goes to the driver and into the journal."""

@@ -18,7 +18,7 @@ from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
-from exactsink.contract import Committed, Fatal, Mark, PreflightError
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Mark, PreflightError
 from exactsink.testing.target import ROWS
 from exactsink_iceberg.options import IcebergOptions
 from tests.integration.iceberg.lake import KEY, Lake, epochs, interrupted, rows
@@ -59,7 +59,8 @@ def all_the_time(*works: Callable[[], object]) -> Iterator[Counter[str]]:
             thread.join()
 
 
-@pytest.mark.parametrize("number", [20, pytest.param(100, marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("number", [20, 100])
 def test_epochs_beside_an_appender_a_compaction_and_an_expiry_that_go_on(lake: Lake, number: int) -> None:
     sink, given = lake.session(), iter(range(-1, -100_000, -1))
     sink.put_birth()
@@ -141,6 +142,33 @@ def test_older_snapshots_of_ours_are_expired_if_asked_and_no_others(lake: Lake) 
     assert [s is not None and KEY in s.additional_properties for s in kept] == [True, False, True, True]
     assert sink.mark() == Mark("ab", 5, frozenset(["ab"]))
     assert lake.ids() == Counter([*range(6), 9])
+
+
+def test_a_run_that_overwrites_replaces_the_partitions_of_its_rows_in_one_snapshot(lake: Lake) -> None:
+    """Rows of `kind` a, then of a and b by a run; what another appends at the same time is replaced, too."""
+
+    def of_kind(kind: str, *numbers: int) -> pa.Table:
+        return rows(*numbers).set_column(1, "kind", pa.array([kind] * len(numbers)))
+
+    by = {"partition_by": ("kind",)}
+    first = lake.session(**by)
+    first.commit(0, first.prepare(0, [of_kind("a", 1, 2), of_kind("b", 3), of_kind("c", 4)]))
+    run = lake.session(sink="run", mode="overwrite_partitions", **by)
+    run.put_birth()
+    assert (run.backend.traits.batch_only, run.backend.strategy) == (True, "overwrite")
+    voted = run.prepare(0, [of_kind("a", 11), pa.concat_tables([of_kind("a", 12), of_kind("b", 13)])])
+    before = len(lake.table().snapshots())
+    assert interrupted(run, 0, voted, lambda: lake.table().append(of_kind("b", 14))) == {Committed()}
+    assert lake.ids() == Counter([4, 11, 12, 13])
+    assert run.commit_marked(0, voted) == [AlreadyCommitted()] * 2
+    assert (len(lake.table().snapshots()) - before, lake.ids()) == (2, Counter([4, 11, 12, 13]))
+    assert first.mark() == Mark("ab", 0, frozenset(["ab"]))
+    lake.table().update_spec().add_identity("id").commit()
+    with pytest.raises(Fatal, match="files of earlier partitions"):
+        run.commit_marked(1, run.prepare(1, [of_kind("a", 21)]))
+    assert lake.ids() == Counter([4, 11, 12, 13])
+    other = {"table": "shop.whole", "mode": "overwrite_partitions"}
+    assert found(lake, **other) == ["error: a table without partitions has none that could be overwritten"]
 
 
 def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) -> None:

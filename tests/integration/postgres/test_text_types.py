@@ -11,7 +11,7 @@ import pytest
 from exactsink.contract import Fatal
 from tests.integration.postgres import test_columns as columns
 from tests.integration.postgres.sinks import Branches, new_sink
-from tests.servers.postgres import Postgres
+from tests.servers.postgres import Postgres, own_postgres
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -83,18 +83,19 @@ def test_types_whose_input_cuts_a_text_are_refused(branches: Branches) -> None:
         branches.ticket()
 
 
-@pytest.mark.parametrize("strategy", ["two_phase", "staged"])
-def test_vectors_of_pgvector(strategy: str, newest_postgres: Postgres) -> None:
+@pytest.mark.proof
+def test_vectors_of_pgvector() -> None:
     """Debian 12 has no pgvector; the server that comes from PyPI has it."""
     schema = pa.schema([("id", pa.int64()), ("v", pa.string())])
-    database = newest_postgres.new_database("vectors")
-    with psycopg.connect(database, autocommit=True) as connection:
-        connection.execute("CREATE EXTENSION vector")
-    with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v public.vector(3))", strategy=strategy) as sink:
-        ticket = sink.session.open(0, schema)
-        texts = ["[1, 2.5,-3e-2]", None, "[1,2]"]
-        rows = pa.Table.from_pydict({"id": [1, 2, 3], "v": texts}, schema=schema)
-        with pytest.raises(Fatal, match="expected 3 dimensions, not 2"):
-            sink.session.write(0, 0, ticket, rows)
-        assert sink.commit(0, [sink.session.write(0, 0, ticket, rows[:2], attempt=1)]) == ["Committed"]
-        assert sink.rows("SELECT id, v::text FROM t ORDER BY id") == [(1, "[1,2.5,-0.03]"), (2, None)]
+    make = "CREATE TABLE t (id bigint PRIMARY KEY, v public.vector(3))"
+    with own_postgres(release="18-pypi") as server:
+        server.execute("CREATE EXTENSION vector")
+        for strategy in ("two_phase", "staged"):
+            with new_sink(server.conninfo(), make, strategy=strategy) as sink:
+                ticket = sink.session.open(0, schema)
+                texts = ["[1, 2.5,-3e-2]", None, "[1,2]"]
+                rows = pa.Table.from_pydict({"id": [1, 2, 3], "v": texts}, schema=schema)
+                with pytest.raises(Fatal, match="expected 3 dimensions, not 2"):
+                    sink.session.write(0, 0, ticket, rows)
+                assert sink.commit(0, [sink.session.write(0, 0, ticket, rows[:2], attempt=1)]) == ["Committed"]
+                assert sink.rows("SELECT id, v::text FROM t ORDER BY id") == [(1, "[1,2.5,-0.03]"), (2, None)]

@@ -151,7 +151,8 @@ def test_the_place_is_tried_before_the_first_claim_and_nothing_is_left(
     elif defect == "no deletes":
         calls.refuse("DeleteObject", 403, "AccessDenied")
     found = [(finding.severity, finding.message) for finding in store_findings(place, "the journal", "a way out")]
-    words = {"overwrites": "overwrites", "lists late": "does not list", "no deletes": "AccessDenied"}
+    words = {"overwrites": "with conditional writes (If-None-Match)", "no deletes": "AccessDenied"}
+    words["lists late"] = "whose listings show each write at once"
     if defect == "none":
         assert found == []
     else:

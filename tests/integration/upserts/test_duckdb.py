@@ -46,11 +46,7 @@ def test_a_batch_of_other_columns_than_the_table_takes_is_no_epoch(tmp_path: Pat
     [
         ("DECIMAL(38,18)", pa.array(["12345678901234567890.000000000000000001"]).cast(pa.decimal128(38, 18)), True),
         ("DECIMAL(9,2)", pa.array(["9.501"]).cast(pa.decimal128(10, 3)), False),
-        ("INTEGER", pa.array([1.7]), False),
-        ("INTEGER", pa.array([2**40]), False),
         ("FLOAT", pa.array([0.1]), False),
-        ("DATE", pa.array([0], pa.timestamp("us")), False),
-        ("TIMESTAMP", pa.array([0], pa.timestamp("us", "UTC")), False),
         ("TINYINT", pa.array(["7"]), False),
     ],
 )
@@ -128,7 +124,7 @@ def test_a_table_that_has_a_key_twice_is_refused(tmp_path: Path) -> None:
     assert [one.severity for one in found if "more than one row of a key" in one.message] == ["error"]
     ordered = upsert(tmp_path, **{**given, "keys": ("id",)}, version="v").check()
     assert [one.severity for one in ordered if "otherwise than by its bytes" in one.message] == ["error"]
-    assert [one.severity for one in found if "v of table t is met by its collation" in one.message] == ["warning"]
+    assert [one.severity for one in found if "table t compares key v by its collation" in one.message] == ["warning"]
 
 
 def test_what_may_end_a_decided_epoch_is_named(tmp_path: Path) -> None:
@@ -146,6 +142,6 @@ def test_what_may_end_a_decided_epoch_is_named(tmp_path: Path) -> None:
         "CHECK t_",
         "FOREIGN KEY t_o_id_fkey of table t",
         "of table c to t may refuse a delete",
-        "takes its version along",
+        "deletes a row with its version",
     )
     assert [sum(words in one.message for one in found) for words in said] == [1, 1, 1, 1, 1], found

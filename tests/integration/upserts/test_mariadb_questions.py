@@ -34,7 +34,7 @@ _ASKED: dict[str, list[tuple[str, dict[str, Any], str, str]]] = {
         (_T.replace("VARCHAR(9)", "CHAR(9)"), {}, "warning", "changes the ends"),
         (_T.replace("v VARCHAR(9)", "v INT"), {}, "error", "would be cut, rounded or refused"),
         (_T.replace("o BIGINT", "o BIGINT AS (id + 1)"), {}, "error", "and generated"),
-        (_T, {"version": "o", "delete_when": "x"}, "warning", "takes its version along"),
+        (_T, {"version": "o", "delete_when": "x"}, "warning", "deletes a row with its version"),
     ],
     "keys": [(_T.replace(" PRIMARY KEY", ""), {}, "error", "no PRIMARY KEY or UNIQUE index over exactly id")],
     "privileges": [],
@@ -91,7 +91,7 @@ def test_texts_of_one_key_may_come_from_two_tasks(
     guard = "".join(f", {name} BIGINT" for name in GUARD)
     here.sql(f"CREATE TABLE t (id BIGINT, v VARCHAR(9) COLLATE {collation} PRIMARY KEY, o BIGINT{guard})")
     sink = here.sink(tmp_path, create=False, keys=("v",), strategy=strategy)
-    found = [one.severity for one in sink.check() if f"v of table t is met by {collation}: texts of" in one.message]
+    found = [one.severity for one in sink.check() if f"table t compares key v by {collation}: texts of" in one.message]
     assert found == ([] if "nopad" in collation else [severity])
     if "error" not in found:
         ticket = sink.open(1, SCHEMA)

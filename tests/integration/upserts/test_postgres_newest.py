@@ -28,7 +28,7 @@ _KEEP, _DELETE = {"update_columns": ("n",)}, {"delete_when": "v = ''"}
 _FINDINGS: list[tuple[str, dict[str, Any], str, bool]] = [
     (_TEMPORAL, {}, "warning: .* unique index free WITHOUT OVERLAPS is checked only when", True),
     (_TEMPORAL, {"strategy": "direct"}, ".* free", False),
-    (_TEMPORAL, {"keys": ("room", "v")}, "error: .* no unique index is over the keys room, v", True),
+    (_TEMPORAL, {"keys": ("room", "v")}, "error: .* has no unique index over exactly the keys room, v", True),
     (f"{_CHECK})", _KEEP, "warning: .* CHECK t_check reads", True),
     (f"{_CHECK} NOT ENFORCED)", _KEEP, ".* CHECK ", False),
     (f"{_CHILD})", {}, "warning: .* has foreign key", True),

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from exactsink.contract import Fatal
 from exactsink.toolkit.local_paths import other_owner
-from exactsink_idempotent_upsert.database import MARKER_TABLE, Result, Session
+from exactsink_idempotent_upsert.database import Result, Session
 from exactsink_idempotent_upsert.generic.questions import GenericQuestions
 from exactsink_idempotent_upsert.generic.statements import EpochRows, column_type
 from exactsink_idempotent_upsert.limits import inexact, unstorable
@@ -37,13 +37,9 @@ class GenericDatabase(SqlDatabase):
     """One table of a database. Every call opens and closes a connection of its own."""
 
     url: str
-    address: str
+    place: str
     table: Table
     knows_rows = False
-
-    @property
-    def place(self) -> str:
-        return self.address
 
     @contextmanager
     def transaction(self, *, make: bool = False) -> Iterator[Session]:
@@ -67,15 +63,15 @@ class GenericDatabase(SqlDatabase):
     def questions(self) -> Iterator[GenericQuestions]:
         """Connect, to ask."""
         with self._engine().connect() as connection:
-            yield GenericQuestions(connection, self.table, self.address, _Session(connection, self).tried)
+            yield GenericQuestions(connection, self.table, self.place)
 
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
         return unstorable(batch, "this database", lambda kind: str(column_type(kind) or "") or None, inexact)
 
     def _engine(self) -> sa.Engine:
-        file = Path(self.address.partition(":///")[2])
-        if self.address.startswith("duckdb") and (user := other_owner(file)) is not None:
-            why = f"DuckDB would make files that are root's beside it, and user {user} could open it no more"
+        file = Path(self.place.partition(":///")[2])
+        if self.place.startswith("duckdb") and (user := other_owner(file)) is not None:
+            why = f"DuckDB would make files beside it that are root's, and user {user} could no longer open it"
             raise Fatal(f"{file} is user {user}'s", why=why, next=f"repeat the command with `sudo -u {user}` before it")
         return sa.create_engine(self.url, poolclass=NullPool)
 
@@ -110,11 +106,6 @@ class _Session(SqlSession):
         kinds = {n: column_type(schema.field(n).type, key=n in table.keys) for n in table.stored(schema.names)}
         columns = [sa.Column(n, kind, primary_key=n in table.keys, autoincrement=False) for n, kind in kinds.items()]
         sa.Table(table.name, sa.MetaData(), *columns, schema=table.schema).create(self._connection, checkfirst=True)
-
-    def tried(self) -> None:
-        """Replace a marker that is not there. Raises what the database refuses the statement with."""
-        if self.has(MARKER_TABLE):
-            self.run(f"UPDATE {MARKER_TABLE} SET epoch = 0 WHERE 1 = 0")
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         rows = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from exactsink.contract import Finding
+from exactsink_idempotent_upsert.database import MARKER_TABLE
 from exactsink_idempotent_upsert.generic.statements import EpochRows, column_type, columns_of, takes
 from exactsink_idempotent_upsert.limits import family
 from exactsink_idempotent_upsert.questions import SchemaQuestions, collated, forgotten, frame_findings, text, unordered
@@ -37,8 +38,8 @@ class GenericQuestions(SchemaQuestions):
     The dialects' reflection is not always up to its database: DuckDB's fails.
     """
 
-    def __init__(self, connection: sa.Connection, table: Table, place: str, later: Callable[[], None]) -> None:
-        self._connection, self._table, self._place, self._later = connection, table, place, later
+    def __init__(self, connection: sa.Connection, table: Table, place: str) -> None:
+        self._connection, self._table, self._place = connection, table, place
         self._schema = text(table.schema) if table.schema else None
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
@@ -62,7 +63,7 @@ class GenericQuestions(SchemaQuestions):
         }
 
     def added(self, name: str, schema: pa.Schema) -> str:
-        return "add it to the table"
+        return f"add column {name} to the table"
 
     def rest(self, schema: pa.Schema) -> Sequence[str]:
         if self._table.mode != "replace":
@@ -118,11 +119,12 @@ class GenericQuestions(SchemaQuestions):
             return
         try:
             rest = self.rest(schema)
-            self._later()
+            if sa.inspect(self._connection).has_table(MARKER_TABLE):
+                self._connection.exec_driver_sql(f"UPDATE {MARKER_TABLE} SET epoch = 0 WHERE 1 = 0")
             EpochRows(self._connection, self._table, schema, rest).apply()
         except sa.exc.DBAPIError as error:
             said = " ".join(str(error.orig).split())
-            yield Finding("error", f"table {self._table.name} can't be upserted into: {said}", "fix what it says")
+            yield Finding("error", f"table {self._table.name} can't be upserted into: {said}", "fix what that says")
         self._connection.rollback()
 
     def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -131,9 +133,9 @@ class GenericQuestions(SchemaQuestions):
     def constraints(self, schema: pa.Schema | None) -> Iterator[Finding]:
         yield from super().constraints(schema)
         if self._names:
-            message = f"what columns and indexes of table {self._table.name} refuse stops the job after the decision"
-            fix = "filter or cast such rows before this sink"
-            yield Finding("warning", f"{message}: {self._place} is known by its SQL only", fix)
+            message = f"if table {self._table.name} refuses a row, the job stops after the decision"
+            message += f": exactsink knows {self._place} by its SQL only"
+            yield Finding("warning", message, "filter or cast such rows before this sink")
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
         return iter(())  # the standard has no view of them

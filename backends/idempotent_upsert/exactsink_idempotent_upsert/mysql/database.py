@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["MysqlDatabase"]
 
 _PASSING = {
-    "the row was changed meanwhile": (1020,),
+    "another transaction has changed the row: exactsink tries again": (1020,),
     "free space on the server's disk": (1021, 1114),
-    "free space on the server's disk, and see its log": (1180,),
-    "the server has as many connections as it may": (1040,),
-    "the server is shutting down": (1053,),
-    "the connection broke off": (1152, 1158, 1159, 1160, 1161),
+    "free space on the server's disk, and read its log": (1180,),
+    "raise max_connections, or close some: the server has as many as it may": (1040,),
+    "start the server again: it is shutting down": (1053,),
+    "check the network: the connection broke off": (1152, 1158, 1159, 1160, 1161),
     "see who holds locks on the table: SHOW ENGINE INNODB STATUS": (1205,),
-    "another transaction had locks that this one needs: it is tried again": (1213,),
+    "another transaction held locks that this one needs: exactsink tries again": (1213,),
     "see whether the server is read-only: a standby, for example": (1290, 1836),
-    "someone ended the statement": (1317,),
-    "someone ended the connection": (1927,),
+    "find out who ended the statement": (1317,),
+    "find out who ended the connection": (1927,),
     "see max_statement_time": (1969,),
     "see max_execution_time": (3024,),
     "see wait_timeout": (4031,),
@@ -74,13 +74,9 @@ class MysqlDatabase(SqlDatabase):
     """One table of a MariaDB or MySQL server. Every call opens and closes a connection of its own."""
 
     url: str
-    address: str
+    place: str
     table: Table
     busy_timeout_seconds: float
-
-    @property
-    def place(self) -> str:
-        return self.address
 
     def connect(self) -> pymysql.Connection[Any]:
         """Connect, and make the session strict, in UTC and READ COMMITTED. It is in autocommit."""
@@ -106,7 +102,7 @@ class MysqlDatabase(SqlDatabase):
                 [(mode,)] = cursor.fetchall()
             if "STRICT_ALL_TABLES" not in mode:
                 raise Fatal(
-                    f"{self.address} did not make the session strict: sql_mode is {mode}",
+                    f"{self.place} did not make the session strict: sql_mode is {mode}",
                     why="it would cut values silently",
                     next="let the job reach the server without what changes its statements",
                 )
@@ -138,8 +134,8 @@ class MysqlDatabase(SqlDatabase):
         if code == _NO_TABLE and MARKER_TABLE in str(text):
             fix = "bring back the database that the epoch was opened on"
         if code == _OUT_OF_RANGE:
-            said = "a row collides with another key's on a second unique index"
-            fix = "see which rows have the same values there, or drop the index"
+            said = "a row has what another key's row has in a second unique index"
+            fix = "change the rows that have the same values there, or drop the index"
         return Refusal(False, said, fix)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:

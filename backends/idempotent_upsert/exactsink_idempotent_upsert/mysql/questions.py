@@ -64,7 +64,7 @@ _SETTINGS = (
     ),
     (
         "@@GLOBAL.read_only",
-        *("error", "read_only is on: this is a standby, whose rows its primary would not have"),
+        *("error", "read_only is on: this server is a standby, and its primary would lack the rows"),
         "name the primary in `url`; or, if this is it, run: SET GLOBAL read_only = OFF;",
     ),
 )
@@ -104,7 +104,7 @@ class MysqlQuestions(SchemaQuestions):
     def absent(self, schema: pa.Schema | None) -> Iterator[Finding]:
         name = self._table.name
         if self._catalog.columns:
-            yield Finding("error", f"{name} is no table but a {self._kind.lower()}", "name a table in `table`")
+            yield Finding("error", f"{name} is a {self._kind.lower()}, not a table", "name a table in `table`")
         elif not self._table.create:
             hidden = [*self._may(self._statements.name, {"SELECT": f"SELECT 1 FROM {self._statements.name}"})]
             fix = "set create = true" if schema is None else f"set create = true, or run: {self._created(schema)};"
@@ -230,7 +230,7 @@ class MysqlQuestions(SchemaQuestions):
             yield "DELETE", f"DELETE FROM {statements.name}"
         yield "UPDATE", f"{row}{statements.on_duplicate(names)}"
 
-    def _may(self, on: str, sent: Mapping[str, str], fix: str = "fix what it says") -> Iterator[Finding]:
+    def _may(self, on: str, sent: Mapping[str, str], fix: str = "fix what that says") -> Iterator[Finding]:
         """Find the first right that is missing, or what else the server refuses; but for a table that is not there."""
         from pymysql.err import MySQLError
 

@@ -231,7 +231,7 @@ class HeldCopy(pg.Load, Held):
             raise Fatal(
                 f"{self._doing}: it took {taken} of {expected} rows",
                 why=f"a trigger or rule of the table drops or adds rows; {pg.UNDECIDED}",
-                next=f"take it off table {ticket.table}, then {pg.AGAIN}",
+                next=f"drop it from table {ticket.table}, then {pg.AGAIN}",
             )
         return None
 
@@ -245,15 +245,11 @@ class PostgresDatabase(Database):
         self, url: str, address: str, table: Table, ctx: JobContext | None, wait: float, staging_schema: str | None
     ) -> None:
         self.table = table
-        self._address, self._ctx = address, ctx
+        self.place, self._ctx = address, ctx
         self._given = url, table, wait, staging_schema
         self._schema = ""
         self._connection: pg.Session  # of a driver's call
         self._chosen: Chosen  # as the epoch was opened
-
-    @property
-    def place(self) -> str:
-        return self._address
 
     @property
     def traits(self) -> Traits:

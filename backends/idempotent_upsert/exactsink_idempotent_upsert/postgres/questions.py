@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
@@ -69,18 +70,15 @@ _COLLATED = f"""
     FROM here, pg_attribute JOIN pg_collation ON pg_collation.oid = attcollation WHERE attrelid = %(oid)s
 """
 _TWO_PHASE = 'strategy = "two_phase"'
-_ORS = ("; or staging = ", f"; else {_TWO_PHASE}")
+_ORS = re.compile(f"; or staging = |; else {_TWO_PHASE}")
 _STOPS = "stops the job after the decision"
 
 
 def _reworded(finding: Finding) -> Finding:
     """Return a finding of the `postgres` backend without the ways out that only it has."""
     if finding.fix.startswith(_TWO_PHASE):
-        return replace(finding, fix="filter such rows before this sink, or take it off the table")
-    fix = finding.fix
-    for way in _ORS:
-        fix = fix.partition(way)[0]
-    return replace(finding, fix=fix)
+        return replace(finding, fix="filter such rows before this sink, or drop it from the table")
+    return replace(finding, fix=_ORS.split(finding.fix)[0])
 
 
 class PostgresQuestions(Questions):
@@ -106,8 +104,7 @@ class PostgresQuestions(Questions):
         if schema is not None:
             yield from named_findings(self._table, schema)
         stored = None if schema is None else held_in(self._table, schema)
-        found = pg.table_findings(self._options, self._ctx, self._connection, stored, late=False)
-        yield from map(_reworded, found)
+        yield from map(_reworded, pg.table_findings(self._options, self._ctx, self._connection, stored, late=False))
         if self._table.expressions and self._keyed:
             yield from self._tried(schema)
 
@@ -133,7 +130,7 @@ class PostgresQuestions(Questions):
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
         there = self._there
         if there is not None and not self._keyed:
-            message = f"table {there}: no unique index is over the keys {', '.join(self._table.keys)}, and all of them"
+            message = f"table {there} has no unique index over exactly the keys {', '.join(self._table.keys)}"
             columns = ", ".join(quoted(column.name) for column in self._named(sorted(self._table.keys)))
             yield Finding("error", message, f"CREATE UNIQUE INDEX ON {there.sql} ({columns});")
 
@@ -181,8 +178,8 @@ class PostgresQuestions(Questions):
         for index in there.unique:
             if index.plain and set(index.columns) != keys:
                 message = f"table {there}: unique index {index.name} is checked only when a decided epoch is applied"
-                fix = "drop such rows before"
-                yield Finding("warning", f"{message}: a row that it refuses stops the job then", fix)
+                message += ": a row that it refuses stops the job then"
+                yield Finding("warning", message, "filter such rows before this sink")
         if schema is None or table.mode == "insert_if_absent":
             return
         changed, computed = set(self._set(there, schema)), set(dict(table.expressions))
@@ -207,7 +204,7 @@ class PostgresQuestions(Questions):
             elif not key["own"] and table.deletes:
                 message = f"table {child} has foreign key {name} to {there}: a delete that it refuses {_STOPS}"
                 fix = f'delete from {child}, too; if a sink of this job does, set after = "..." (its name) on this one'
-                yield Finding("warning", f"{message}, and one that cascades goes unseen", fix)
+                yield Finding("warning", f"{message}, and nothing reports rows that a cascade deletes", fix)
             if not key["own"] and not table.guarded and (moved := sorted(changed & set(key["columns"]))):
                 columns = ", ".join(moved)
                 message = f"table {child} has foreign key {name} to {there} ({columns}): a change that it refuses"

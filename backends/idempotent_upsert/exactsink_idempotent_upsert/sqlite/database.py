@@ -50,7 +50,7 @@ class SqliteDatabase(SqlDatabase):
     busy_timeout_seconds: float
 
     @property
-    def place(self) -> str:
+    def place(self) -> str:  # type: ignore[override]
         return str(self.path)
 
     def connect(self) -> sqlite3.Connection:
@@ -86,7 +86,7 @@ class SqliteDatabase(SqlDatabase):
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
         if not self.path.exists():
-            what = f"{self.path} is not there on this executor"
+            what = f"{self.path} does not exist on this executor"
             raise Fatal(what, why="the driver opened it", next="put it where every executor can write to it")
         return _TemporaryTable(self)
 

@@ -164,7 +164,7 @@ class Changes:
 
     def _dropped(self, what: str) -> Fatal:
         why = "a trigger with RAISE(IGNORE), or a constraint with ON CONFLICT IGNORE, drops rows silently"
-        fix = f"take it off the table in {self._place}, then start the job again"
+        fix = f"drop it from the table in {self._place}, then start the job again"
         return Fatal(f"table {self._table.name} {what}, so none was kept", why=f"{why}; {self._safe}", next=fix)
 
     @cached_property

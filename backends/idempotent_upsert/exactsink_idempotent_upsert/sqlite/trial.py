@@ -126,7 +126,7 @@ class Trial:
                 self._copy.execute(statement).close()
         except sqlite3.Error as error:
             what = f"table {table.name} can't be copied on this executor: {error}"
-            raise Fatal(what, why="its SQLite is another than the driver's", next="give both the same") from error
+            raise Fatal(what, why="its SQLite differs from the driver's", next="give both the same Python") from error
         whole = table.update_columns is None and not table.expressions and table.mode != "insert_if_absent"
         self._keeps = whole and table.ordered_by is None and any(other_unique(self._copy, table, self._stored))
 

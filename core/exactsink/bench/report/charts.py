@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from markupsafe import Markup
 from pygal.etree import etree
 from pygal.style import Style
 
-from exactsink.bench.report.model import Bars, Chart, Lines
+from exactsink.bench.report.model import Bars
 from exactsink.bench.report.numbers import printable, shown, tick
 
 __all__ = ["drawn"]
@@ -21,7 +20,6 @@ __all__ = ["drawn"]
 sys.meta_path[:] = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
 
 _COLOURS = tuple(f"var(--s{number})" for number in range(6))  # of style.css
-_EXPECTED = "var(--soft)"
 _LONGEST_LABEL = 34
 _FORM = {
     "background": "transparent", "plot_background": "transparent", "foreground": "var(--ink)",
@@ -33,9 +31,9 @@ _FORM = {
 }  # fmt: skip
 
 
-def drawn(chart: Chart, id: str) -> Markup:
+def drawn(chart: Bars, id: str) -> Markup:
     """Return a chart as an element of a page, without scripts; `id` is no other chart's of the page."""
-    made = _bars(chart) if isinstance(chart, Bars) else _lines(chart)
+    made = _bars(chart)
     made.uuid = id
     root = made.render_tree()
     for parent in list(root.iter()):
@@ -60,28 +58,6 @@ def _bars(chart: Bars) -> pygal.HorizontalBar:
     return made
 
 
-def _lines(chart: Lines) -> pygal.XY:
-    ordered = sorted(chart.lines, key=lambda line: line.expected)
-    colours = [_EXPECTED if line.expected else _COLOURS[n % len(_COLOURS)] for n, line in enumerate(ordered)]
-    form = _form(colours, 360 + 22 * len(chart.lines), logarithmic=True, truncate_legend=-1, dots_size=4)
-    made = pygal.XY(**form, value_formatter=tick)
-    made.x_value_formatter = tick
-    across, up = (_powers([point[side] for line in chart.lines for point in line.points]) for side in (0, 1))
-    made.x_labels, made.y_labels = across, up[1:]  # the first would meet that of the other axis
-    made.xrange, made.range = (across[0], across[-1]), (up[0], up[-1])
-    for line in ordered:
-        stroke = {"width": 2, "dasharray": "5,5" if line.expected else "none"}
-        made.add(_label(line.name), sorted(line.points), stroke_style=stroke, show_dots=not line.expected)
-    return made
-
-
 def _label(text: str) -> str:
     """Cut a text that would leave no room for the drawing; the table below a chart has all of it."""
     return printable(text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "\u2026")
-
-
-def _powers(values: Sequence[float]) -> list[float]:
-    """Return powers of ten from below all values to above."""
-    low, high = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
-    high = max(high, low + 1)
-    return [10.0**power for power in range(low, high + 1)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-__all__ = ["Bar", "Bars", "Better", "Cell", "Chart", "Line", "Lines", "Report", "Section", "Grid"]
+__all__ = ["Bar", "Bars", "Better", "Cell", "Grid", "Report", "Section"]
 
 Cell = str | int | float | None
 """A figure or a text. None is what was not measured: a note says why."""
@@ -31,6 +31,10 @@ class Grid:
             if len(row) != len(self.columns):
                 raise ValueError(f"table {self.caption!r} has {len(self.columns)} columns, and a row {list(row)}")
 
+    def is_figure(self, column: int) -> bool:
+        """Return whether a column has figures, which stand to the right."""
+        return any(isinstance(row[column], int | float) for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Bar:
@@ -50,40 +54,11 @@ class Bars:
     unit: str
     bars: Sequence[Bar]
     better: Better = ""
-    kind: Literal["bars"] = "bars"
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Points from left to right. An expected line, or a bound, was computed, not measured; it is drawn so."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    expected: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Lines over two logarithmic axes: what grows in proportion rises by a power of ten for each.
-
-    All values are above zero.
-    """
-
-    title: str
-    x: str
-    y: str
-    """What is measured, with its unit."""
-    lines: Sequence[Line]
-    better: Better = ""
-    kind: Literal["lines"] = "lines"
-
-    def __post_init__(self) -> None:
-        for line in self.lines:
-            if not line.points or any(not (0 < number < float("inf")) for point in line.points for number in point):
-                raise ValueError(f"chart {self.title!r}: line {line.name!r} needs points, all of them above zero")
-
-
-Chart = Bars | Lines
+    def grid(self) -> Grid:
+        """Return every figure that is drawn, as a table beside the drawing."""
+        rows = [(bar.label, bar.value, bar.low, bar.high) for bar in self.bars]
+        return Grid(self.title, ["", self.unit, "least", "greatest"], rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +68,7 @@ class Section:
     title: str
     prose: Sequence[str] = ()
     tables: Sequence[Grid] = ()
-    charts: Sequence[Chart] = ()
+    charts: Sequence[Bars] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from exactsink.bench.report.charts import drawn
-from exactsink.bench.report.figures import figures, is_figure
 from exactsink.bench.report.model import Report
 from exactsink.bench.report.numbers import ABSENT, printable, shown
 
@@ -27,7 +26,7 @@ def to_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    helpers = {"drawn": drawn, "figures": figures, "is_figure": is_figure, "shown": shown, "absent": ABSENT}
+    helpers = {"drawn": drawn, "shown": shown, "absent": ABSENT}
     style = Markup(resources.files(__package__).joinpath("style.css").read_text("utf-8"))
     page = pages.get_template("page.html").render(report=report, style=style, **helpers)
     return printable(page)

@@ -1,4 +1,4 @@
-"""A report as JSON, which has every digit and can be read again, and as the three files people are given."""
+"""A report as JSON, which has every digit and can be read again, and as the two files people are given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import ModuleType
 
 from pydantic import TypeAdapter
 
-from exactsink.bench.report.markdown import to_markdown
 from exactsink.bench.report.model import Report
 from exactsink.contract import ConfigError
 from exactsink.toolkit.drivers import missing
@@ -37,8 +36,8 @@ def page_writer() -> ModuleType:
 
 
 def save(report: Report, folder: Path, name: str = "report") -> Sequence[Path]:
-    """Write `NAME.html`, `NAME.md` and `NAME.json` into a folder, which is made. Raises ConfigError."""
-    texts = {"html": page_writer().to_html(report), "md": to_markdown(report), "json": to_json(report)}
+    """Write `NAME.html` and `NAME.json` into a folder, which is made. Raises ConfigError."""
+    texts = {"html": page_writer().to_html(report), "json": to_json(report)}
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for ending, text in texts.items():

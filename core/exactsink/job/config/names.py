@@ -17,12 +17,17 @@ _HERE: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("primary_key", "primary_keys", "key_columns", "merge_keys"), ("keys",)),
     **dict.fromkeys(("processing_time", "processingtime", "interval", "availablenow", "once"), ("trigger",)),
     **dict.fromkeys(("location", "folder", "directory"), ("path",)),
+    **dict.fromkeys(("mergeschema", "merge_schema", "schema_mode", "schemaevolution"), ("on_schema_change",)),
     "dbtable": ("table",),
+    "table": ("path",),
+    "bucket": ("path",),
+    "retries": ("restarts",),
+    "catalog_type": ("catalog_options",),
     "savemode": ("mode",),
     "mode": ("output_mode",),
     "partitionby": ("partition_by",),
     "queryname": ("name",),
-    "type": ("format", "backend"),
+    "type": ("format", "catalog_options", "backend"),
     "query": ("sql",),
     "select": ("columns",),
     "filter": ("where",),
@@ -41,6 +46,8 @@ def name_here(key: str, known: Iterable[str], *, backend: bool = False) -> str:
     here = [name for name in _HERE.get(key.lower(), ()) if name in known]
     if here:
         return f"; here it is {here[0]}"
+    if key.lower() in ("schema", "namespace") and "table" in known:
+        return '; it stands before the table\'s name: table = "SCHEMA.TABLE"'
     if backend and key.lower() in ("mode", "keys", *(old for old, new in _HERE.items() if new == ("keys",))):
         return _OF_UPSERTS
     return nearest(key, known)

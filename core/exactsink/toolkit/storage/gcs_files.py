@@ -71,7 +71,7 @@ class GcsFiles(CloudFiles):
         def upload() -> str:
             blob = self.blob(bucket, key)
             source = io.BytesIO(data) if isinstance(data, bytes) else data
-            blob.upload_from_file(source, rewind=True, **condition, **ONCE)
+            blob.upload_from_file(source, rewind=True, size=source.seek(0, io.SEEK_END), **condition, **ONCE)
             return str(blob.generation)
 
         with self._bucket_exists(bucket, key):

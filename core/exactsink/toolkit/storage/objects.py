@@ -38,6 +38,8 @@ _INSTALL = {
     "gs": "pip install 'exactsink[gcs]'",
 }
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
+_CONDITIONS = "use a store with conditional writes (If-None-Match), for example AWS S3, MinIO or versitygw"
+_LISTINGS = "use a store whose listings show each write at once, for example AWS S3, MinIO or versitygw"
 _READ_AHEAD = 8 * 2**20
 
 
@@ -189,12 +191,12 @@ class ObjectPath:
             if not tried.create(b"first") and not (tried.exists() and tried.read_bytes() == b"first"):
                 return "it refuses to create an object where none stands"
             if tried.create(b"second") or tried.read_bytes() != b"first":
-                return "it overwrites an object that was to be created only if it is absent"
+                return f"it overwrites an object that was to be created only if it is absent; {_CONDITIONS}"
             if name not in self.names():
-                return "it does not list an object that was just written"
+                return f"it does not list an object that was just written; {_LISTINGS}"
         finally:
             tried.unlink(missing_ok=True)
-        return "it lists an object that was just removed" if name in self.names() else ""
+        return f"it lists an object that was just removed; {_LISTINGS}" if name in self.names() else ""
 
     def try_uploads(self) -> None:
         """Try below this name what large staged files need of S3: uploads that are completed, listed and aborted.

@@ -1,14 +1,19 @@
-"""The reference tables of events and metrics as Markdown, from the tables that the code itself goes by."""
+"""Tables of the pages as Markdown: of points, events and metrics, from what the code goes by, and of a report."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
+from exactsink.bench.report.model import Grid
+from exactsink.bench.report.numbers import shown
 from exactsink.observe.live import LIVE_METRICS
 from exactsink.observe.metrics import METRICS
 from exactsink.protocol.events import EVENTS, POINTS
 
-__all__ = ["markdown_table", "events_table", "metrics_table", "points_table"]
+__all__ = ["events_table", "markdown_table", "metrics_table", "points_table", "table_lines"]
+
+_SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
 def points_table() -> str:
@@ -41,3 +46,17 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(
         "| " + " | ".join(cell.replace("|", "\\|").replace("\n\n", "<br>") for cell in line) + " |\n" for line in lines
     )
+
+
+def table_lines(table: Grid) -> str:
+    """Return a table's Markdown, without its caption and notes."""
+    lines = [
+        [_plain(column) for column in table.columns],
+        ["---:" if table.is_figure(n) else "---" for n in range(len(table.columns))],
+        *([_plain(shown(cell)) for cell in row] for row in table.rows),
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _plain(text: str) -> str:
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))

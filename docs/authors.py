@@ -7,9 +7,10 @@ import re
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 
+from tables import markdown_table
+
 from exactsink import contract
 from exactsink.job.config.described import prose
-from exactsink.observe.reference import markdown_table
 from exactsink.testing.capabilities import CAPABILITIES
 from exactsink.testing.runner import SCENARIOS
 from exactsink.testing.target import ConformanceTarget
