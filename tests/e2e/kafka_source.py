@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # it has no __all__
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from pyspark.sql import DataFrame
 
 from tests.e2e.jobs import SPARK, Row, write_job
@@ -157,7 +163,7 @@ class Piped:
 
 def piped(folder: Path, broker: Kafka, **configs: str) -> Piped:
     """Make the topics of a job in this folder; `configs` are the source's."""
-    return Piped(folder, broker, broker.new_topic("source", 2, **configs), broker.new_topic("target", 2))
+    return Piped(folder, broker, broker.new_topic("source", 2, 1, **configs), broker.new_topic("target", 2))
 
 
 def _text(value: bytes | None) -> str | None:
