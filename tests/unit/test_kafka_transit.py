@@ -87,12 +87,7 @@ def test_work_that_is_being_ended_is_listed_as_open_work_is(monkeypatch: pytest.
 def test_what_was_listed_while_it_was_being_ended_gets_no_other_end(state: str) -> None:
     """Version 5 of EndTxn takes an abort by the epoch that a commit's end raised it to."""
     wire = Scripted(states=[(state, 7, 5), ("CompleteCommit", 7, 5)])
-    [listed] = _in_doubt(wire, state)
+    wire.ongoing = lambda prefix: [Described(Transaction(ID, 7, 5), state, 60.0, None, ())]  # type: ignore[attr-defined]
+    [listed] = session(wire).listed()
     session(wire).abort(listed)
     assert wire.ended == []
-
-
-def _in_doubt(wire: Scripted, state: str) -> list[Any]:
-    described = Described(Transaction(ID, 7, 5), state, 60.0, None, ())
-    wire.ongoing = lambda prefix: [described]  # type: ignore[attr-defined]
-    return session(wire).listed()

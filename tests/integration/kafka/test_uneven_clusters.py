@@ -26,10 +26,9 @@ from tests.servers.kafka_jars import BROKER, OLDER, OLDEST, TOOLS, VERSION, JarS
 def test_a_driver_goes_on_while_its_cluster_is_upgraded(
     tmp_path: Path, request: pytest.FixtureRequest, release: JarSet
 ) -> None:
-    """Broker by broker, then the features. A driver ends transactions as its cluster did at its start.
+    """Broker by broker, then the features. A driver ends transactions as at its start; the next one, in the new way.
 
-    It dies when it has decided: the next one, which ends them as the upgraded cluster does, commits its epoch. Another
-    job has a new driver at each step, which reaches the cluster through each of the brokers.
+    Another job has new drivers at each step, which reach the cluster through each of the brokers.
     """
     points = ("open_epoch", "vote", "decide", "commit:out")
     stalls = [Fault(point, "after", "stall", 1 + number) for number, point in enumerate(points)]

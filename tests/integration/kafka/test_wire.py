@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import pytest
@@ -154,13 +155,9 @@ def test_a_broker_that_takes_connections_and_answers_nothing_does_not_cost_the_w
 ) -> None:
     monkeypatch.setattr(channel, "ANSWER_SECONDS", 3.0)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        port, turns = silent.getsockname()[1], iter([True])
-
-        def choose(brokers: Any) -> Any:
-            first = next(turns, False)
-            return next(broker for broker in brokers if (broker.port == port) == first)
-
-        monkeypatch.setattr("kafka.net.manager.random.choice", choose)
+        port, turns = silent.getsockname()[1], iter([1])
+        silent_last = partial(sorted, key=lambda broker: broker.port == port)
+        monkeypatch.setattr("kafka.net.manager.random.choice", lambda brokers: silent_last(brokers)[next(turns, 0)])
         options = KafkaOptions(bootstrap_servers=f"127.0.0.1:{port},{kafka.bootstrap}")
         with closing(Wire(options, "test", patience_seconds=60)) as wire:
             assert wire.brokers() == (1,)

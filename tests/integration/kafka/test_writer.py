@@ -36,7 +36,7 @@ def test_an_executor_whose_clock_is_wrong_votes_with_the_same_deadline(
     with closing(KafkaCommitter(attempts.options, JobContext(attempts.job, "out", "", 1, ""))) as driver:
         assert driver.commit(7, [vote]) == [Committed()]
     said = [record.getMessage() for record in caplog.records if "clock is" in record.getMessage()]
-    behind = re.search(r"clock is (\d+) s behind", "".join(said))
+    behind = re.search(r"clock is at least (\d+) s behind", "".join(said))
     assert (behind and 1190 < int(behind[1]) < 1260) if minutes < 0 else not said, "the brokers' answers measure it"
     monkeypatch.undo()
     assert vote.deadline is not None
@@ -102,9 +102,10 @@ def test_every_type_of_column_sliced_or_not(kafka: Kafka, attempts: Attempts) ->
 
 
 def test_a_full_queue_makes_rows_wait_and_keeps_their_order(kafka: Kafka, attempts: Attempts) -> None:
+    """A column `topic` counts nothing beside the option."""
     mine = attempts.with_(producer={"queue.buffering.max.messages": 30, "linger.ms": 1})
     pairs: list[Row] = [(b"k%d" % (n % 5), b"%05d" % n) for n in range(1500)]
-    mine.commit(mine.voted(rows(*pairs)))
+    mine.commit(mine.voted(rows(*pairs, topic=pa.array(["elsewhere"] * len(pairs)))))
     for key in {key for key, _ in pairs}:
         values = [record.value for record in kafka.rows(topic_of(mine)) if record.key == key]
         assert values == [value for other, value in pairs if other == key]
@@ -166,11 +167,6 @@ def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:
         one: {0: 0, 1: 0},
         two: {0: 0, 1: 0},
     }
-
-
-def test_a_column_topic_counts_nothing_beside_the_option(kafka: Kafka, attempts: Attempts) -> None:
-    attempts.commit(attempts.voted(rows((b"k", b"v"), topic=pa.array(["elsewhere"]))))
-    assert written(kafka, attempts) == Counter([(b"k", b"v")])
 
 
 def test_odd_names_of_headers_and_odd_keys_arrive_as_they_are(kafka: Kafka) -> None:
