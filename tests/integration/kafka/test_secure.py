@@ -90,7 +90,7 @@ def test_the_documented_grants_are_enough_for_an_epoch_s_whole_life(
         (1, "error", "topic {topic}: User:writer lacks Read", "--operation Read --topic {topic}"),
         (2, "warning", "settings of topic {topic}", "--operation DescribeConfigs --topic {topic}"),
         (3, "error", "ids that begin with {job}.orders.", "--transactional-id {job}.orders. --resource-pattern-type"),
-        (4, "error", "offsets in group exactsink.{job}.orders", "--operation Read --group exactsink.{job}.orders"),
+        (4, "error", "offsets of group exactsink.{job}.orders", "--operation Read --group exactsink.{job}.orders"),
     ],
 )
 def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
