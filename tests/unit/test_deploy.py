@@ -126,4 +126,4 @@ def test_the_servers_of_compose_are_where_the_jobs_of_init_look_and_for_this_mac
         keys["AWS_ACCESS_KEY_ID"], keys["AWS_SECRET_ACCESS_KEY"], keys["AWS_DEFAULT_REGION"],
     ]  # fmt: skip
     assert keys["BUCKET"] in job
-    assert set(re.findall(r"\$\{(\w+)", job)) == {"KAFKA", "POSTGRES", "BUCKET"}
+    assert set(re.findall(r"\$\{(\w+)", job)) == {"KAFKA", "POSTGRES", "BUCKET", "ICEBERG_CATALOG"}

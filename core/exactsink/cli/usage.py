@@ -24,7 +24,7 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
     if unknown in _BEFORE:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
-    if (path, unknown) == ("exactsink run", "--dry-run"):
+    if (path.removeprefix("exactsink "), unknown) == ("run", "--dry-run"):
         return f"exactsink check {job}"
     if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "job":
         return f"{path} {job}" if known else "write a job, then name its file: exactsink init FOLDER"
