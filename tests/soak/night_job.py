@@ -209,7 +209,7 @@ class NightJob:
             name, schema = opened.config.job.name, pa.schema([("id", pa.int64())])
             findings = {sink: ask_sink(name, bound, schema) for sink, bound in opened.sinks.items()}
             refusals, warnings = look_at_journal(opened.config)
-            Found(findings, [*promise_refusals(opened.config, opened.sinks), *refusals], warnings).refuse()
+            Found(findings, [*promise_refusals(opened.config, opened.sinks, stream=True), *refusals], warnings).refuse()
             driver = Driver(opened.history, opened.sinks, Events(opened.history.job, [trigger] if trigger else []))
             with closing(driver):
                 self._batches(driver, opened, trigger.probe if trigger else no_probe)
