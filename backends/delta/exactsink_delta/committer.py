@@ -35,7 +35,6 @@ from exactsink.contract import (
     Prepared,
     Retryable,
     Standing,
-    Txn,
     Undecided,
     Unknown,
 )
@@ -43,17 +42,17 @@ from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
     file_names,
-    file_times,
     make_folder,
     path_of,
     remove_files,
     store_findings,
     sync_folders,
 )
+from exactsink.toolkit.tabular.waiting import damage, waiting
 from exactsink_delta.log import RECORDS, TableLog
 from exactsink_delta.options import DeltaOptions
 from exactsink_delta.preflight import added, arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, size_of, text_of
+from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, text_of
 
 __all__ = ["DeltaCommitter"]
 
@@ -181,10 +180,7 @@ class DeltaCommitter(Committer):
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._answering():
-            listed = list(file_times(self._records)) if self._records.exists() else []
-        now, mine = time.time(), (self._ctx.job, self._ctx.sink)
-        known = [(Txn.parse(name), now - (written or now)) for name, written in listed]
-        return [InDoubt.of(t, age_seconds=age) for t, age in known if t is not None and (t.job, t.sink) == mine]
+            return waiting(self._records, self._ctx.job, self._ctx.sink)
 
     def mark(self) -> Mark | None:
         with self._answering():
@@ -274,23 +270,9 @@ class DeltaCommitter(Committer):
         return [outcome] * len(committables)
 
     def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
-        """Return what is wrong with the files of a set that is not committed; it is committed as a whole or not at all.
-
-        It is lost if files are gone, and the mark, which the journal knows, is of an earlier epoch.
-        """
-        lost, changed = list[str](), list[str]()
-        for committable in committables:
-            for number, voted in enumerate(json.loads(committable.payload)):
-                path = file_of(self._root, committable.ref, number)
-                try:
-                    if (size := size_of(path)) != voted["size"]:
-                        changed.append(f"{path} has {size} bytes, and was voted with {voted['size']}")
-                except FileNotFoundError:
-                    lost.append(f"{path} is gone")
-        if not lost and not changed:
-            return None
-        known = isinstance(self._held, Marker) and self._held.epoch < epoch
-        return (Lost if known and not changed else Unknown)("; ".join((changed + lost)[:3]))
+        root, below = self._root, isinstance(self._held, Marker) and self._held.epoch < epoch
+        votes = [(c.ref, number, vote) for c in committables for number, vote in enumerate(json.loads(c.payload))]
+        return damage(((file_of(root, ref, number), vote["size"]) for ref, number, vote in votes), below=below)
 
     def _actions(self, table: DeltaTable, committables: Sequence[Committable]) -> list[AddAction | RemoveAction]:
         """Return the votes' files for the log, and the removal of what they replace.

@@ -35,7 +35,6 @@ __all__ = [
     "files_of",
     "fitted",
     "remove",
-    "size_of",
     "text_of",
 ]
 
@@ -188,11 +187,6 @@ def file_of(root: AnyPath, id: str, number: int) -> AnyPath:
 def files_of(root: AnyPath, id: str) -> list[AnyPath]:
     """List a participant's files: their numbers have no gap."""
     return list(takewhile(lambda path: path.exists(), (file_of(root, id, number) for number in count())))
-
-
-def size_of(path: AnyPath) -> int:
-    """Return a file's size in bytes. Raises FileNotFoundError."""
-    return path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
 
 
 def columns_of(path: AnyPath) -> pa.Schema:

@@ -5,7 +5,6 @@ The snapshot goes right behind the one that was looked at, or nowhere: see `tabl
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -33,7 +32,6 @@ from exactsink.contract import (
     Prepared,
     Retryable,
     Standing,
-    Txn,
     Undecided,
     Unknown,
 )
@@ -42,13 +40,13 @@ from exactsink.toolkit.storage import (
     ObjectPath,
     file_names,
     file_sha256,
-    file_times,
     make_folder,
     remove_files,
     store_findings,
     sync_folders,
 )
-from exactsink_iceberg.durable_io import path_at, size_of
+from exactsink.toolkit.tabular.waiting import damage, waiting
+from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.options import IcebergOptions
 from exactsink_iceberg.preflight import misfits, new_columns, new_table_problems, sink_problems, table_problems
 from exactsink_iceberg.tables import SinkTable
@@ -157,10 +155,7 @@ class IcebergCommitter(Committer):
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._answering():
-            listed = list(file_times(self._records)) if self._records.exists() else []
-        now, mine = time.time(), (self._ctx.job, self._ctx.sink)
-        known = [(Txn.parse(name), now - (written or now)) for name, written in listed]
-        return [InDoubt.of(t, age_seconds=age) for t, age in known if t is not None and (t.job, t.sink) == mine]
+            return waiting(self._records, self._ctx.job, self._ctx.sink)
 
     def mark(self) -> Mark | None:
         with self._answering():
@@ -274,22 +269,9 @@ class IcebergCommitter(Committer):
         return [outcome] * len(committables)
 
     def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
-        """Return what is wrong with the files of a set that is not committed; it is committed as a whole or not at all.
-
-        It is lost if files are gone, and the mark, which the journal knows, is of an earlier epoch.
-        """
-        lost, changed = list[str](), list[str]()
-        for committable in committables:
-            for voted in votes_of(committable):
-                try:
-                    if (size := size_of(path_at(voted.path))) != voted.size:
-                        changed.append(f"{voted.path} has {size} bytes, and was voted with {voted.size}")
-                except FileNotFoundError:
-                    lost.append(f"{voted.path} is gone")
-        if not lost and not changed:
-            return None
-        known = isinstance(self._held, Marker) and self._held.epoch < epoch
-        return (Lost if known and not changed else Unknown)("; ".join((changed + lost)[:3]))
+        below = isinstance(self._held, Marker) and self._held.epoch < epoch
+        voted = (each for committable in committables for each in votes_of(committable))
+        return damage(((path_at(each.path), each.size) for each in voted), below=below)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

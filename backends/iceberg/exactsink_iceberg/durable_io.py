@@ -22,8 +22,9 @@ from exactsink.toolkit.storage import (
     path_of,
     sync_folders,
 )
+from exactsink.toolkit.tabular.waiting import size_of
 
-__all__ = ["DurableFileIO", "new_data_file", "path_at", "size_of", "sync_file"]
+__all__ = ["DurableFileIO", "new_data_file", "path_at", "sync_file"]
 
 
 class _Stream(OutputStream):
@@ -101,11 +102,6 @@ class DurableFileIO(PyArrowFileIO):
 def path_at(location: str) -> AnyPath:
     """Return the path of a table's file."""
     return path_of(location.removeprefix("file://").removeprefix("file:"))
-
-
-def size_of(path: AnyPath) -> int:
-    """Return a file's size in bytes. Raises FileNotFoundError."""
-    return path.info().size if isinstance(path, ObjectPath) else path.stat().st_size
 
 
 def new_data_file(path: AnyPath) -> DurableFile | ObjectFile:
