@@ -44,7 +44,7 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
         yield Finding("error", "the table has no partitions that could be overwritten", 'set mode = "append"')
     if (many := len(table.metadata.snapshots)) >= _MANY_SNAPSHOTS:
         fix = f"CALL system.expire_snapshots('{options.table}'), or set keep_snapshots = 100"
-        yield Finding("warning", f"the table has {many} snapshots, and each commit writes the list of all of them again", fix)
+        yield Finding("warning", f"the table has {many} snapshots, and each commit lists all of them again", fix)
     for field in table.sort_order().fields:
         if not isinstance(field.transform, IdentityTransform):
             what = f"the table is sorted by {field.transform} of column {field.source_id}"
