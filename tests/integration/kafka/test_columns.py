@@ -112,23 +112,6 @@ def shown(record: Record) -> tuple[Any, ...]:
     return record.key, record.value, record.headers, record.timestamp if record.timestamp < 10**12 else 0
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"topic": "t"}, ColumnsClient),
-        ({"topic": "t", "epoch_header": "epoch"}, ColumnsClient),
-        ({"topic": None}, PlainClient),
-        ({"topic": "t", "producer": {"socket.keepalive.enable": True}}, PlainClient),
-        ({"topic": "t", "writer": "plain"}, PlainClient),
-        ({"topic": "t", "writer": "fast"}, ColumnsClient),
-    ],
-)
-def test_which_writer_takes_which_rows(given: dict[str, Any], expected: type) -> None:
-    producer = made(given)
-    assert type(producer._client) is expected
-    producer.drop()
-
-
 def test_check_warns_of_a_setting_that_costs_the_fast_writer(kafka: Kafka) -> None:
     mine = attempts_on(kafka.bootstrap).with_(topic=kafka.new_topic("checked"))
     for producer, said in (({"socket.keepalive.enable": True}, ["socket.keepalive.enable"]), ({"linger.ms": 5}, [])):
@@ -136,6 +119,9 @@ def test_check_warns_of_a_setting_that_costs_the_fast_writer(kafka: Kafka) -> No
         with closing(KafkaCommitter(options, JobContext(mine.job, "out", "", 1, ""))) as driver:
             warned = [one.message for one in driver.check(None, None) if "the plain writer" in one.message]
         assert [one.rpartition(" ")[2] for one in warned] == said
+        producer = row_producer(options, mine.wire(), "id", "client", "test")
+        assert type(producer._client) is (PlainClient if said else ColumnsClient)
+        producer.drop()
 
 
 @pytest.mark.parametrize("writer", ["plain", "fast"])

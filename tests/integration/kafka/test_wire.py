@@ -160,7 +160,7 @@ def test_a_broker_that_takes_connections_and_answers_nothing_does_not_cost_the_w
         monkeypatch.setattr("kafka.net.manager.random.choice", lambda brokers: silent_last(brokers)[next(turns, 0)])
         options = KafkaOptions(bootstrap_servers=f"127.0.0.1:{port},{kafka.bootstrap}")
         with closing(Wire(options, "test", patience_seconds=60)) as wire:
-            assert wire.brokers() == (1,)
+            assert wire.cluster().brokers == (1,)
     assert next(turns, None) is None, "the silent one was tried first"
 
 
