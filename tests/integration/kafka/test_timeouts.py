@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 import pytest
-from confluent_kafka import TopicPartition
 
 from exactsink.contract import Committable, Retryable, Txn, Unknown
 from exactsink_kafka.columns import Codec, Columns, batch_of, runs_of
@@ -128,8 +127,7 @@ def test_a_forgotten_transaction_is_only_committed_where_it_is_whole_and_seen(se
         foreign.commit_transaction()
         assert participants.commit(hidden) == ["Lost"]
         _mark(participants, halved, 1, commit=True)
-        admin, place = server.admin(), TopicPartition(participants.topic, 1, 4)
-        admin.delete_records([place])[place].result(60)
+        participants.delete_records(1, 4)
         [unknown] = participants.outcomes(halved)
         assert isinstance(unknown, Unknown)
         assert "is open, and nobody will end it" in unknown.evidence
