@@ -59,13 +59,13 @@ def first_batch(attempts: Attempts) -> bytes:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("size", [300, pytest.param(20_000, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("size", [300, pytest.param(100_000, marks=pytest.mark.proof)])
 def test_java_s_consumer_reads_all_codecs_with_its_checks(kafka: Kafka, size: int) -> None:
     rng, wanted, topics = random.Random(size), {}, []
     for codec in CODECS:
         for level in (-1, 9):
             topics.append(kafka.new_topic("java", 5))
-            given = {"compression.type": codec, "compression.level": level, "batch.size": rng.choice([900, 100_000])}
+            given = {"compression.type": codec, "compression.level": level, "batch.size": rng.choice([3 * size, 100_000])}
             mine = attempts_on(kafka.bootstrap).with_(topic=topics[-1], writer="fast", producer=given)
             texts = [(f"{n % 97}", f"{topics[-1]};{n};" + "x" * rng.randrange(200)) for n in range(size)]
             mine.commit(mine.voted(rows(*((k.encode(), v.encode()) for k, v in texts))))
