@@ -65,7 +65,7 @@ def test_java_s_consumer_reads_all_codecs_with_its_checks(kafka: Kafka, size: in
     for codec in CODECS:
         for level in (-1, 9):
             topics.append(kafka.new_topic("java", 5))
-            given = {"compression.type": codec, "compression.level": level, "batch.size": rng.choice([3 * size, 100_000])}
+            given = {"compression.type": codec, "compression.level": level, "batch.size": rng.choice([3 * size, 10**5])}
             mine = attempts_on(kafka.bootstrap).with_(topic=topics[-1], writer="fast", producer=given)
             texts = [(f"{n % 97}", f"{topics[-1]};{n};" + "x" * rng.randrange(200)) for n in range(size)]
             mine.commit(mine.voted(rows(*((k.encode(), v.encode()) for k, v in texts))))
