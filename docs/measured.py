@@ -72,7 +72,7 @@ def peers_block(found: Mapping[str, Any]) -> str:
         wanted = [figure for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS]
         # A generator makes rows out of nothing, which no other side can: an extra of the whole table.
         rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
-    columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
+    columns = "job", "against", "speed, theirs is 1", "result", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs"
     notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
     first, rounds = found["lines"][0], sorted({line["rounds"] for line in found["lines"]})
     return (
@@ -203,7 +203,7 @@ def _peer_row(line: Mapping[str, Any], figure: Mapping[str, Any]) -> Sequence[Ce
     sides = [line["variants"][figure[side]] for side in ("of", "over")]
     speeds = [f"{shown(side[figure['metric']]['median'])} {_SPEEDS[figure['metric']]}" for side in sides]
     cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
-    place = "ahead" if faster >= 1 else "behind"
+    place = "no difference" if min(rounds) <= 1 <= max(rounds) else "ahead" if faster > 1 else "behind"
     noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
     job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {figure['of']}"
     return [job, figure["over"], faster, place, noise, *speeds, *cpu]
