@@ -36,8 +36,8 @@ Spark that fits your Python:
 | 4.0 and 4.1 | 17 to 23 |
 | later releases | 17 or newer |
 
-exactsink refuses any other Spark, and a Java that is too new for the Spark, before a job starts: exit code 2. For Spark,
-the message has the line for pip. Driver and executors must have the same versions of Spark, of Python (3.N) and of
+exactsink refuses any other Spark, and a Java that is too new for the Spark, before a job starts: exit code 2. For
+Spark, the message has the line for pip. Driver and executors must have the same versions of Spark, of Python (3.N) and of
 exactsink. The preflight compares the versions of exactsink.
 
 ## Differences
@@ -46,8 +46,10 @@ exactsink. The preflight compares the versions of exactsink.
 | --- | --- |
 | 3.5 | It has no VARIANT. |
 | 3.5 | It has no `spark.sql.execution.arrow.maxBytesPerBatch`: a task gets 10,000 rows at a time, even if they are \
-wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory grows. |
-| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) mean no quote, not one. In a sink's `where`, write `'it\\'s'`. |
+wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory \
+grows. |
+| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) mean no quote, not one. In a sink's \
+`where`, write `'it\\'s'`. |
 | 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
 tasks, where Spark 3.5 gives NULL. |
 
