@@ -37,8 +37,8 @@ Spark that fits your Python:
 | later releases | 17 or newer |
 
 exactsink refuses any other Spark, and a Java that is too new for the Spark, before a job starts: exit code 2. For
-Spark, the message has the line for pip. Driver and executors must have the same versions of Spark, of Python (3.N) and of
-exactsink. The preflight compares the versions of exactsink.
+Spark, the message has the line for pip. Driver and executors must have the same versions of Spark, of Python (3.N)
+and of exactsink. The preflight compares the versions of exactsink.
 
 ## Differences
 
