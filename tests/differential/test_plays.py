@@ -66,7 +66,10 @@ _CHECKED = dict.fromkeys(("sqlite", "postgres", "mariadb", "duckdb"), ENDS[1])
 _DELETES, _NEWER = {"delete_when": "v = ''"}, {"version": "o"}
 _CHOSEN = {
     "a uuid and bytes, a version, and deletes": Chosen({"k1": "uuid", "k2": "bytes"}, _NEWER | _DELETES),
-    "texts and instants": Chosen({"k1": "text", "k2": "instant", "o": "local"}, _NEWER | _DELETES, create=True),
+    "texts and instants": Chosen(
+        {"k1": "text", "k2": "instant", "o": "local"}, _NEWER | _DELETES, create=True, narrow="k1"
+    ),
+    "texts in the order of texts": Chosen({"k1": "text", "o": "text"}, {"order_by": "o"}, narrow="o"),
     "floats, counted": Chosen({"k1": "float"}, {"set": {"n": "{}.n + excluded.n"}}),
     "a version that is a price": Chosen({"o": "price"}, _NEWER, ends={"sqlite": ENDS[1]}),
     "a key that is a price": Chosen({"k1": "price"}, {}, create=True),
