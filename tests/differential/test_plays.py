@@ -16,7 +16,7 @@ import pytest
 from exactsink.contract import Fatal
 from exactsink.toolkit.roads import Marker
 from exactsink_idempotent_upsert.sqlite import questions, rows
-from exactsink_idempotent_upsert.sqlite.statements import Statements
+from exactsink_idempotent_upsert.sqlite.statements import Statements, stored_values
 from exactsink_idempotent_upsert.table import Table
 from tests.differential import plays
 from tests.differential.kinds import KINDS
@@ -110,7 +110,7 @@ def _stored(change: Callable[[Any], Any]) -> Callable[[pa.Array], list[Any]]:
     return lambda column: [None if value is None else change(value) for value in _as_they_are(column)]
 
 
-_as_they_are, _of = rows.stored_values, Statements.of
+_as_they_are, _of = stored_values, Statements.of
 _BERLIN = pa.timestamp("us", "Europe/Berlin")
 
 
