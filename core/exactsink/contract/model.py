@@ -131,7 +131,7 @@ class AlreadyCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Proven never visible and never able to become so: the rows are written again."""
+    """Proven invisible, permanently: the rows are written again."""
 
     evidence: str
 

@@ -38,7 +38,7 @@ def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
         if not sink.backend.traits.validates_rows:
             raise ConfigError(
                 f"{place}: backend {sink.kind} ({sink.backend.strategy}) can't judge rows one by one",
-                why="which of them its target would refuse shows only when they are written",
+                why="this backend detects bad rows only while it writes them",
                 next=f'set on_bad_row = "stop" in [sinks.{name}], and filter such rows before it; or choose another '
                 "strategy or backend",
             )
