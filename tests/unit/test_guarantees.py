@@ -65,7 +65,7 @@ def test_rows_that_show_early_come_after_nothing() -> None:
     ("traits", "visible", "needs", "in_doubt"),
     [
         (Traits(marks=True), "participant by participant", "nothing beside the target", "exactsink recover"),
-        (Traits(), "participant by participant", "it keeps no marks, so that is not seen", "exactsink recover"),
+        (Traits(), "participant by participant", "without marks", "exactsink recover"),
         (Traits(marks=True, marks_in_staging=True), "participant", "without the staging folder", "exactsink recover"),
         (Traits(atomic_visibility=True, needs_shared_staging=True), "all at once", "staging folder", "recover"),
         (Traits(can_lose_votes=True), "participant by participant", "same rows again", "written again from the source"),

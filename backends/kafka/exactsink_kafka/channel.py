@@ -114,7 +114,7 @@ class Asker:
         self.known: dict[tuple[CoordinatorType, str], int] = {}
         """Coordinators; one that is no longer it says so, or can't be reached, and is forgotten."""
         self.leaders: dict[tuple[str, int], int] = {}
-        """Leaders of partitions as they were last heard of; forgotten alike."""
+        """Leaders of partitions as last reported; forgotten alike."""
 
     def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
         """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
@@ -157,7 +157,7 @@ class Asker:
         return [question.read(answers[question]) for question in questions]
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the broker that was last heard to lead a partition, -1 where none was."""
+        """Return the broker that was last reported to lead a partition, -1 where none was."""
         return self.leaders.get((topic, partition), -1)
 
     def locate(self, topic: str, seconds: float) -> None:

@@ -216,8 +216,8 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
             fix = f"add it to the frame, or {alter} DROP NOT NULL, or {alter} SET DEFAULT ..."
             found.append(Finding("error", message, fix))
     if given:
-        message = f"table {table} has columns that the rows lack, and what they get: {', '.join(given)}"
-        found.append(Finding("warning", message, "add them to the frame where that is not wanted"))
+        message = f"table {table} has columns missing from the rows, with the values they will have: {', '.join(given)}"
+        found.append(Finding("warning", message, "add them to the frame if you want other values"))
     return found
 
 
@@ -234,7 +234,7 @@ def _declared(table: str, field: pa.Field) -> str:
     if kind is None:
         raise Fatal(
             f"table {table}, column {field.name}: there is no type of the server for the rows' {field.type}",
-            next="cast it in the frame, CAST(NULL AS STRING) say, or leave it out of columns",
+            next="cast it in the frame, for example CAST(NULL AS STRING), or leave it out of columns",
         )
     return f"{quoted(field.name)} {kind}"
 

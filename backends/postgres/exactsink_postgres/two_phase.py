@@ -100,7 +100,7 @@ class TwoPhaseCommitter(PostgresCommitter):
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         gids, unmarked = _read(committables)
-        doing = f"look how epoch {epoch} stands in table {self._options.name}"
+        doing = f"check how epoch {epoch} ended in table {self._options.name}"
         with self.using(doing) as session:
             marks, seen = self._seen(session, doing, epoch)
             held = list_prepared(session, gids)  # in this order, as in `commit`
@@ -136,6 +136,6 @@ def _resolved(
     if gid in proven or status == "committed":
         return AlreadyCommitted()
     if status == "aborted" or (status is None and seen is not None):
-        why = f"the target stands at {seen}" if status is None else "its transaction was rolled back"
+        why = f"the target's mark is {seen}" if status is None else "its transaction was rolled back"
         return Lost(f"{gid} is not prepared, and left no mark; {why}")
-    return Unknown(f"{gid} is not prepared, and nothing in the target says what became of it")
+    return Unknown(f"{gid} is not prepared, and nothing in the target shows its outcome")

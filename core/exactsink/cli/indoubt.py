@@ -82,9 +82,9 @@ def explain(job: str, reference: str, run: str | None) -> None:
     "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
 )
 @click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
-@click.option("--reason", required=True, help="Kept in the journal.")
+@click.option("--reason", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
-@click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
 @take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any

@@ -26,8 +26,8 @@ from exactsink.toolkit.waiting import backoff
 __all__ = ["journal"]
 
 _COPIES = (
-    "bring those entries back from a copy of the journal; without one, move the journal away, and "
-    "`exactsink rebase JOB.toml` begins another from what the targets hold"
+    "restore those entries from a copy of the journal; without one, move the journal away, and "
+    "`exactsink rebase JOB.toml` begins one from the targets' marks"
 )
 
 
@@ -52,7 +52,7 @@ def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
     gaps = [[before + 1, after - 1] for before, after in pairwise((-1, *stands)) if after - before > 1]
     answer |= {"entries": len(stands), "gaps": gaps, "problems": plain(problems)}
     deleted = f"; deleted or absent: {_ranges(gaps)}" if gaps else ""
-    print(f"{len(stands)} entries stand, {len(problems)} problems{deleted}")
+    print(f"{len(stands)} entries, {len(problems)} problems{deleted}")
     if problems:
         rows = [[p.seq, p.needed_by, p.problem] for p in problems]
         print_table(("seq", "needed by", "problem"), rows, sys.stdout)

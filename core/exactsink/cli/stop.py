@@ -59,15 +59,15 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
         state = history.last_state() or asked
         if state.driver != asked.driver:
             why = f"{state.driver} has claimed the job since"
-            raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="stop that one, too")
+            raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="exactsink stop JOB.toml")
         if _is_over(state):
             return state
         if not (is_live(state) or is_ahead(state)) or time.monotonic() > until:
             host, _, number = state.driver.rpartition(":")
             raise Retryable(
                 f"driver {state.driver} has not said that it has ended",
-                why=f"{last_heard(state)}; it hangs, was killed, or does not look at this job's folder",
-                next=f"on {host}: kill {number}, or kill -9 {number}, which is safe, too",
+                why=f"{last_heard(state)}; it hangs, was killed, or does not read this job's folder",
+                next=f"on {host}: kill {number}, or kill -9 {number}, which is also safe",
             )
         time.sleep(_LOOK_SECONDS)
 

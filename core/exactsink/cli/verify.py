@@ -42,9 +42,9 @@ def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool
     if found.differs:
         raise InDoubtError(
             f"{found.count('differs')} epochs of {opened.config.job.name} differ from what was decided",
-            why="a target was changed by hand, put back in time, or is written to by others"
+            why="somebody changed a target by hand or restored an older copy of it, or another program writes to it"
             + (f"; or damaged journal entries ({', '.join(map(str, found.damaged))}) named them" * bool(found.damaged)),
-            next="look at what is named above; docs/how-to/verify-and-read-consistently.md says what each can mean",
+            next="look up each line above in docs/how-to/verify-and-read-consistently.md, which has its causes",
         )
     for sink in found.sinks:
         if sink.error is not None:
@@ -52,15 +52,15 @@ def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool
     if found.damaged:
         raise InDoubtError(
             f"journal entries {', '.join(map(str, found.damaged))} are damaged",
-            why="nothing compares the epochs that they decided",
-            next="`exactsink journal verify JOB.toml` shows what needs them; bring them back from a copy",
+            why="the epochs that they decided can't be compared",
+            next="`exactsink journal verify JOB.toml` shows who needs them; restore them from a copy of the journal",
         )
 
 
 def _range(text: str) -> tuple[int | None, int | None]:
     found = _EPOCHS.fullmatch(text)
     if found is None:
-        raise ConfigError(f"--epochs {text} is no range of epochs", next="write 7, 3..9, 3.. or ..9")
+        raise ConfigError(f"--epochs {text} is not a range of epochs", next="write 7, 3..9, 3.. or ..9")
     if found["one"]:
         return int(found["one"]), int(found["one"])
     return int(found["first"]) if found["first"] else None, int(found["last"]) if found["last"] else None

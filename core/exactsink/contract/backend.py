@@ -53,7 +53,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def strategy(self) -> str:
-        """Name the commit strategy that the options choose, `two_phase` say. It is journaled with every decision."""
+        """Name the strategy that the options choose, for example `two_phase`. Every decision in the journal has it."""
 
     @property
     @abstractmethod
@@ -96,8 +96,8 @@ class Backend(ABC):
         if self.shape(rows.schema) is not None:
             raise ConfigError(
                 f"{self.target} can't be a quarantine with these options",
-                why="quarantined rows are made in a task, and its rows are shaped by SQL before",
-                next="take away what shapes them, or name another sink",
+                why="SQL shapes this sink's rows before the tasks run, and a task makes quarantined rows",
+                next="remove the options that shape its rows, or name another sink as quarantine",
             )
         return rows
 
@@ -162,7 +162,7 @@ class Committer(ABC):
         """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        """Read what tasks judge rows by: what the target's columns take, say. Changes nothing.
+        """Read what tasks judge rows by, for example what the target's columns take. Changes nothing.
 
         Called where `traits.validates_rows` says so, after `open_epoch`; for the replay of a quarantine's lost votes
         also by itself, once the epoch may be committed here.
@@ -170,7 +170,7 @@ class Committer(ABC):
         return b""
 
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:  # noqa: B027  # most have checked
-        """Refuse votes that can't be committed together, a key of two partitions say: nothing is decided yet.
+        """Refuse votes that can't be committed together, for example one key in two partitions: nothing is decided yet.
 
         Called once all have voted, with what `commit` gets if they are decided. Raises Fatal; changes nothing.
         """
@@ -187,12 +187,12 @@ class Committer(ABC):
         """Return how each of these decided committables stands, in order, and change nothing.
 
         Prepared where `commit` would make it visible now, else what `commit` would answer; what only the write shows
-        (a trigger that drops rows, say) is not seen. Called at any time from any process, beside a driver at work, too.
+        (like a trigger that drops rows) is not seen. Called at any time from any process, beside a driver at work, too.
         Raises Retryable when the store can't be asked, Fatal where `commit` would. This one takes what
         `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
-        gone = Unknown("the store does not list it, and this backend does not say what became of it")
+        gone = Unknown("the store does not list it, and this backend can't look up its outcome")
         return [Prepared() if committable.ref in held else gone for committable in committables]
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
@@ -250,7 +250,7 @@ class Committer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what was opened. Rolls nothing back."""
+        """Close what was opened. Rolls nothing back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,7 +70,7 @@ class _Job:
 
 
 class Live:
-    """Hear the events of any number of jobs, from any thread; `read` gives what they mean now. `clock` is the time."""
+    """Receive events of any number of jobs, from any thread; `read` gives the present values. `clock` is the time."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

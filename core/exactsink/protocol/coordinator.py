@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What came of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
+    """The result of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
 
     epoch: int
     skipped: bool
@@ -183,7 +183,7 @@ class Coordinator:
         self._events.edge("return", "after", epoch)
 
     def close(self) -> None:
-        """Let go of the sinks' connections. Rolls nothing back."""
+        """Close the sinks' connections. Rolls nothing back."""
         committers, self._committers, self._claim = self._committers, {}, None
         with ExitStack() as closing:  # all of them, though one fails
             for committer in committers.values():

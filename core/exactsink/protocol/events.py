@@ -80,7 +80,7 @@ _EVENTS = {
     "redecided": ("lost votes were written again and decided", "sink participants"),
     "evidence_expired": ("a sink no longer knows of a commit that the source has recorded as done", "sink evidence"),
     "epoch_skipped": ("a batch was decided before: it was finished, not written again", "reason"),
-    "source_not_reported": ("a sink could not pass on where the source stands; it is advisory", "sink error"),
+    "source_not_reported": ("a sink could not pass on the source's offsets; it is advisory", "sink error"),
     "in_doubt_long": (
         "a participant that is not decided stays in doubt for more than two epochs: look at it in its store",
         "sink participant",
@@ -110,7 +110,7 @@ _LOG = logging.getLogger("exactsink")
 
 
 Subscriber = Callable[[Event], None]
-"""Hears every event. Called from several threads at once while sinks are committed in parallel."""
+"""Receives every event. Called from several threads at once while sinks are committed in parallel."""
 
 
 class Events:
@@ -129,7 +129,7 @@ class Events:
     def report(self, name: str, *, epoch: int | None = None, level: int = logging.INFO, **fields: Any) -> None:
         """Report that something happened."""
         if name not in EVENTS:
-            raise ValueError(f"{name!r} is no event: add it to EVENTS")
+            raise ValueError(f"{name!r} is not an event: add it to EVENTS")
         if self._heard(level):
             fields = {key: self._typed(said) if isinstance(said, str) else said for key, said in fields.items()}
             self._send(Event(name, self.job, "", epoch, fields), level)
@@ -137,7 +137,7 @@ class Events:
     def edge(self, name: str, edge: Literal["before", "after"], epoch: int | None, **fields: Any) -> None:
         """Report one side of a protocol point."""
         if name not in POINTS and not name.startswith("commit:"):
-            raise ValueError(f"{name!r} is no protocol point: they are in POINTS")
+            raise ValueError(f"{name!r} is not a protocol point: they are in POINTS")
         if self._heard(logging.DEBUG):
             self._send(Event(name, self.job, edge, epoch, fields), logging.DEBUG)
 

@@ -228,7 +228,7 @@ class Job:
             self._epochs.abandon()
 
     def close(self) -> None:
-        """Stop the query that runs, as its `stop` does, and let go of all that the job holds. Idempotent.
+        """Stop the query that runs, as its `stop` does, and close all that the job holds. Idempotent.
 
         `with Job(...) as job:` does so at the end of its block.
         """
@@ -298,7 +298,7 @@ class Job:
 
 def _called_by_spark(given: str) -> ConfigError:
     return ConfigError(
-        f"foreachBatch({given}): Spark gives the batch to what is not exactsink's function",
+        f"foreachBatch({given}): Spark gives the batch to another function than exactsink's",
         why="job.foreach_batch() returns that function; no row of the batch was written",
         next="frame.writeStream.foreachBatch(job.foreach_batch()); or job.start(frame), which makes the query",
     )

@@ -100,7 +100,7 @@ class Query:
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ConfigError(
                 f"awaitTermination takes a number of seconds above 0, and got {timeout!r:.40}",
-                next="query.awaitTermination(10); or query.isActive, which waits for nothing",
+                next="query.awaitTermination(10); or query.isActive, which returns at once",
             )
         waiting: Any = timeout
         with self._ours():

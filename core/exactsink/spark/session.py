@@ -110,7 +110,7 @@ def _refused_source(source: SourceSection, error: Exception) -> ConfigError:
         near = nearest(source.format, (*_FORMATS, *_MODULES))
         fix = f'fix [source] format{near}; or name the package that has it: [spark] packages = ["{package}"]'
     elif "Schema must be specified" in why:
-        fix = 'say it: [source] schema = "id BIGINT, name STRING"'
+        fix = 'name it: [source] schema = "id BIGINT, name STRING"'
     return ConfigError("Spark refuses the source or its transform", why=why, next=fix)
 
 

@@ -77,7 +77,7 @@ class Session:
     def prepare(
         self, epoch: int, partitions: Sequence[pa.Table], run: Callable[[Callable[[], Any]], Any] = run_here
     ) -> list[Committable]:
-        """Open an epoch, then write and pre-commit each partition; `run` makes each call, in another process say."""
+        """Open an epoch, then write and pre-commit each partition; `run` makes each call, often in another process."""
         ticket: bytes = run(partial(self.open, epoch, partitions[0].schema))
         return [run(partial(self.write, epoch, number, ticket, rows)) for number, rows in enumerate(partitions)]
 

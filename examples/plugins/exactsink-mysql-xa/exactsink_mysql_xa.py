@@ -369,4 +369,4 @@ def _resolved(
         )
     if seen is not None:
         return Lost(f"{ref} is not prepared, and left no mark; the target stands at {seen}")
-    return Unknown(f"{ref} is not prepared, and nothing in the target says what became of it")
+    return Unknown(f"{ref} is not prepared, and nothing in the target shows its outcome")

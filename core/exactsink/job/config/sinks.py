@@ -38,14 +38,14 @@ def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
         if not sink.backend.traits.validates_rows:
             raise ConfigError(
                 f"{place}: backend {sink.kind} ({sink.backend.strategy}) can't judge rows one by one",
-                why="which of them its target would refuse shows only when they are written",
+                why="this backend detects bad rows only while it writes them",
                 next=f'set on_bad_row = "stop" in [sinks.{name}], and filter such rows before it; or choose another '
                 "strategy or backend",
             )
         if quarantine.backend.traits.visible_early:
             raise ConfigError(
                 f"{place}: sink {sink.quarantine} ({quarantine.backend.strategy}) can't be a quarantine",
-                why="its rows show before the decision, and an abort removes none: a row could be in both sinks",
+                why="its rows show before the decision, and an abort keeps them: a row could be in both sinks",
                 next="choose a strategy that waits for the decision (`exactsink backends`)",
             )
         quarantine_schema(quarantine.backend)
@@ -63,7 +63,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
     for key in core:
         if key in written and written[key] != document.values["sinks"][name][key]:
             raise ConfigError(
-                f"{document.place(('sinks', name, key))}: {key} is no option of the backend's own",
+                f"{document.place(('sinks', name, key))}: {key} is not an option of the backend",
                 why="tasks don't see it, so an executor's environment can't fill it",
                 next="write ${NAME}",
             )

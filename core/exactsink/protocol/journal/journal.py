@@ -72,7 +72,7 @@ class Journal:
         return self._log
 
     def close(self) -> None:
-        """Let go of the store. Idempotent."""
+        """Close the store. Idempotent."""
         self._store.close()
 
     def read(self) -> Log:
@@ -97,7 +97,7 @@ class Journal:
         raise Retryable(
             "the journal lacks records that later ones name",
             why="the store lists stale entries, or records were deleted by hand",
-            next=f"start the job again; if this stays, {COPY}",
+            next=f"start the job again; if this comes back, {COPY}",
         )
 
     def entries(self) -> Iterator[Entry]:
@@ -137,7 +137,7 @@ class Journal:
             if record.before_sum not in ("", anchor.sha256):
                 raise _other_entry(seq, anchor.sha256, record.before_sum, record.seq)
             if not isinstance(anchor, Claim | Kept) or anchor.before >= seq:
-                raise Fatal(f"journal entry {seq} is no claim or note", next=COPY)
+                raise Fatal(f"journal entry {seq} is neither a claim nor a note", next=COPY)
             yield anchor
             record = anchor
 
@@ -208,7 +208,7 @@ class Journal:
         return self._claim
 
     def keep(self, record: Kept) -> None:
-        """Append a record that is kept for good. Raises Fenced like `decide`."""
+        """Append a record that is kept permanently. Raises Fenced like `decide`."""
         self._append(record)
 
     def sum_up(self) -> None:
@@ -315,7 +315,7 @@ class Journal:
             self._wait(attempt)
         raise Retryable(
             f"journal entry {record.seq} could not be settled",
-            why=f"the store gives no clear answer: {failure!r}",
+            why=f"the store's answer is unclear: {failure!r}",
             next="start the job again once the journal's store answers; the next claim settles the epoch",
         )
 
@@ -360,7 +360,7 @@ def other_query(bound: str, query_id: str) -> LineageError:
     return LineageError(
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
-        next="bring back the checkpoint that the journal stands beside; or `exactsink adopt JOB.toml`, which lets the "
+        next="restore the checkpoint that the journal belongs to; or `exactsink adopt JOB.toml`, which lets the "
         "epochs go on with this one: rows that its source gives again are doubled in every sink, and rows that it "
         "leaves out are missing; or give the job a new name and checkpoint",
     )
