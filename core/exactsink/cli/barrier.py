@@ -25,7 +25,7 @@ _LONGEST_SECONDS = 1.0
 @click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
 @as_json
 def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
-    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
+    """Wait until an epoch is complete in every sink, then print the last complete epoch, to read all sinks up to it."""
     history = JobHistory.of(load_config(job)[0], run)
     wanted, complete = epoch, None
     for attempt in attempts_within(timeout, longest_seconds=_LONGEST_SECONDS):

@@ -33,7 +33,7 @@ _COPIES = (
 
 @click.group(cls=CommandGroup)
 def journal() -> None:
-    """Look into a job's journal, wherever it is kept. Changes nothing."""
+    """Read a job's journal, in files, objects or a database. Changes nothing."""
 
 
 @journal.command()
@@ -41,7 +41,7 @@ def journal() -> None:
 @run_name
 @as_json
 def verify(job: str, run: str | None, as_json: bool) -> None:
-    """Check every entry, its sum and its chain; say which damaged ones matter."""
+    """Check the sum and the chain of every entry; list the damaged ones that matter."""
     with answering(as_json) as answer:
         _verify(job, run, answer)
 
@@ -67,7 +67,7 @@ def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
 @job_file
 @run_name
 def export(job: str, run: str | None) -> None:
-    """Write every entry that stands to stdout, a JSON line each."""
+    """Write every existing entry to stdout, one JSON line each."""
     with _journal(job, run) as journal:
         for entry in journal.entries():
             if entry.record is not None:

@@ -71,7 +71,7 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 @within(ANSWER_SECONDS)
 @as_json
 def run(job: str, within: float, as_json: bool) -> None:
-    """Run a job until its source is exhausted or it is stopped; go on where the last run stopped."""
+    """Run a job from where its last run ended, until its source is exhausted or you stop it."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
         _spark_command("run").run(job, stop=stop, answer=answer, within=within)
@@ -95,9 +95,9 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Times that each way runs.")
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Folder for bench.html and bench.json.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
-    """Measure every way to write that a job could choose, on copies of its targets that are removed again.
+    """Measure each strategy that a job could choose, on temporary copies of its targets.
 
-    Without a job, those that need no server.
+    Without --job, measure the strategies that need no server.
     """
     _spark_command("bench").bench(job, rows, epochs, rounds, out)
 

@@ -37,7 +37,7 @@ def rebase(
     yes: bool,
     take_over: bool,
 ) -> None:
-    """Show what every target holds, and which rows would be missing or doubled; with --sink, go on from there."""
+    """Show every target's mark, and the rows that would be missing or doubled; with --sink, continue from there."""
     opened = Opened.of(job, run)
     words = dict(map(_pair, named))
     with closing(opened.operator()) as operator:

@@ -41,9 +41,9 @@ def recover(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Commit what is decided and sweep what is not, in every sink that answers, without Spark.
+    """Commit decided work and abort undecided work, in every sink that answers, without Spark.
 
-    A sink means those that come before it, too. A participant that is decided means its sink's part of the decision;
+    A named sink includes the sinks that commit before it. A decided participant stands for its sink's whole decision;
     REF is its short form or its name, as `exactsink indoubt list` has them, or the beginning of either.
     """
     shown = dry_run or (bool(sinks or references) and not yes)

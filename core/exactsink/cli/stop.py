@@ -29,11 +29,11 @@ _MORE_SECONDS = 45.0
 @command()
 @job_file
 @run_name
-@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="In place of [job] stop_within.")
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="By default [job] stop_within.")
 def stop(job: str, run: str | None, within: float | None) -> None:
-    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has.
+    """End a job's driver after its epoch, on whichever machine it runs, and wait for its end.
 
-    A batch run that is not decided in time is given up: the next call writes it.
+    A batch run that is not decided in time is abandoned; the next call writes it.
     """
     config, _ = load_config(job)
     history = JobHistory.of(config, run)
