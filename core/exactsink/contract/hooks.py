@@ -1,4 +1,4 @@
-"""Where plugins hook in: which backends they bring, and who receives the events. Never imported on executors."""
+"""Hooks of plugins: the backends that they bring, and the events that they receive. Never imported on executors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The protocol's values: transactions, committables, outcomes, and what a backend says of itself.
+"""The protocol's values: transactions, committables, outcomes, and a backend's traits.
 
 All are immutable, pickle, and carry no connection, so they travel between driver, executors and journal.
 """
@@ -43,7 +43,7 @@ NAME_PATTERN = r"[a-z0-9-]{1,40}"
 """What the names of jobs and sinks look like: they become part of ids, paths and table rows."""
 
 FileMode = Literal["private", "group", "umask"]
-"""Who may look into folders of a job: its user alone, the folder's group too, or whoever the umask lets in."""
+"""Who may read a job's folders: its user only, also the folder's group, or whoever the umask allows."""
 
 LONGEST_PAUSE_SECONDS = 7 * 86_400.0
 EPOCH_BUDGET_SECONDS = 600.0
@@ -131,7 +131,7 @@ class AlreadyCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Proven never visible and never able to become so: the rows are written again."""
+    """Proven invisible, permanently: the rows are written again."""
 
     evidence: str
 
@@ -156,7 +156,7 @@ Standing = Prepared | AlreadyCommitted | Lost | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a target holds of one epoch now: so many rows, None where it can't be known.
+    """The rows that a target holds of one epoch now: so many rows, None where it can't be known.
 
     `why` says what was counted, what is missing, or why nothing can be said. `at_most`: later epochs overwrite rows, so
     that fewer than were decided prove nothing.
@@ -230,7 +230,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What preflight found, and the statement that fixes it. An error stops the job before the first row."""
+    """A problem that preflight found, and the statement that fixes it. An error stops the job before the first row."""
 
     severity: Literal["error", "warning"]
     message: str

@@ -99,7 +99,7 @@ class Session:
         return self.with_committer(lambda committer: committer.mark())
 
     def put_birth(self) -> Mark:
-        """Put the birth of the context's lineage, and return the mark that stands."""
+        """Put the birth of the context's lineage, and return the target's mark."""
         return self.with_committer(lambda committer: committer.put_birth())
 
     def trim_marks(self) -> None:

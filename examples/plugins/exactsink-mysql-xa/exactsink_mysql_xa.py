@@ -230,7 +230,7 @@ class XaCommitter(Committer):
         return [Committed() if c.ref in done & proven else _resolved(c.ref, proven, done, seen) for c in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        doing = f"check how epoch {epoch} stands in table {self._options.table}"
+        doing = f"check how epoch {epoch} ended in table {self._options.table}"
         with self._using(doing) as session:
             seen = self._seen(session, doing)
             held = self._branches(session, committables)  # in this order, as in `commit`
