@@ -83,9 +83,7 @@ def test_a_folder_of_an_earlier_release_stays_as_it_is_and_is_warned_of(tmp_path
     (tmp_path / "ck.exactsink" / "journal").mkdir(parents=True)
     assert mode_of(kept(tmp_path, "private")[0]) == 0o777 & ~umask
     assert mode_of(tmp_path / "ck.exactsink" / "journal" / f"{0:020}.json") == 0o666 & ~umask
-    warned = [
-        (finding.severity, "can read" in finding.message) for finding in history(tmp_path, "private").check()
-    ]
+    warned = [(finding.severity, "can read" in finding.message) for finding in history(tmp_path, "private").check()]
     assert warned == ([("warning", True)] if umask != 0o077 else [])
     assert list(history(tmp_path, "umask").check()) == []
 

@@ -90,7 +90,7 @@ def test_settings_of_speed_pass_to_librdkafka_and_so_does_the_shortest_transacti
     check_settings(made(producer=given), "me")
 
 
-TOO_LONG = dict.fromkeys((900001, "900001"), "than transaction_timeout_seconds, which is 900")
+TOO_LONG = dict.fromkeys((900001, "900001"), "transaction_timeout_seconds, which is 900")
 TOO_LONG |= {0: "no limit", "soon": "not a number"}
 
 

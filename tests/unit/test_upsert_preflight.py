@@ -254,9 +254,7 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
         {"mode": "insert_if_absent", **given}
         for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}}, {"version": "o"}, {"delete_when": "true"})
     ],
-    "replace replaces": [
-        {"mode": "replace", **given} for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}})
-    ],
+    "replace replaces": [{"mode": "replace", **given} for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}})],
     "use mode insert_if_absent": [{"update_columns": ()}],
     "leave out `order_by`": [{"version": "o", "order_by": "v"}],
     "which the keys need": [{"update_columns": ("id", "v")}, {"set": {"id": "1"}}],

@@ -130,13 +130,13 @@ def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, 
         ({"bootstrap_servers": "127.1:{port}"}, "the certificate of 127.1:{port} is for another name"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None},
-            "talks TLS, security_protocol is SASL_PLAIN",
+            "expects TLS, security_protocol is SASL_PLAIN",
         ),
         (
             {"bootstrap_servers": "127.1:{port}", "ssl_check_hostname": False, "sasl_password": "wr0ng-Pa55"},
             "refused to log in 'writer'",
         ),
-        ({"bootstrap_servers": "{plain}"}, "{plain} talks no TLS, security_protocol is SASL_SSL"),
+        ({"bootstrap_servers": "{plain}"}, "{plain} has no TLS, security_protocol is SASL_SSL"),
     ],
 )
 def test_what_keeps_a_client_out_is_reported_by_its_cause(

@@ -70,7 +70,7 @@ CASES: list[tuple[Column, pa.Array, str, str]] = [
     (TEXT, pa.array(["fine", "a\0b"]), r"'a\x00b'", "a zero byte"),
     (TEXT, pa.array(["fine", "a\0b"], pa.string_view()), r"'a\x00b'", "a zero byte"),
     (TEXT, pa.array([{"json": "a\0b"}]), r"'a\x00b'", "a zero byte"),
-    (TEXT, BROKEN, r"b'\xc3('", "no UTF-8"),
+    (TEXT, BROKEN, r"b'\xc3('", "not UTF-8"),
     (SHORT, pa.array(["abc", "äöü", "abc "]), "'abc '", "varchar(3) holds 3 characters"),
     (SHORT, pa.array(["abc", "x" * 500]), "'" + "x" * 99 + "... (502 characters)", "holds 3 characters"),
     (CHAR, pa.array(["abcd"], pa.large_string()), "'abcd'", "character(3) holds 3"),
