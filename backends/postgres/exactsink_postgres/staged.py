@@ -350,7 +350,7 @@ def _doubled(where: str, key: UniqueIndex, found: str, partitions: Sequence[int]
     if len(partitions) > 1:
         why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
         fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-    what = f"{where}, constraint {key.name}: key ({', '.join(key.columns)})={found} is there twice"
+    what = f"{where}, constraint {key.name}: key ({', '.join(key.columns)})={found} comes twice"
     return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
 
 

@@ -70,7 +70,7 @@ class RebasePlan:
             view, key = truth.view, (truth.view.name, truth.view.target)
             if not truth.differs and self.goes_on:
                 continue
-            known = marks.pop(key, None)  # this target is the sink's latest: it comes last
+            known = marks.pop(key, None)  # this target is the sink's latest, so it is last
             if view.mark is not None:
                 stays = self.goes_on and truth.keeps and known is not None
                 now = known.now if stays and known is not None else view.mark

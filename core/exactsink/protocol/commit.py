@@ -173,7 +173,7 @@ class CommitCalls:
                 if not (words := self.resolved.get(name)):
                     return found
                 said = [resolved_by(words.get(c.ref), one) for c, one in zip(committables, found, strict=True)]
-                return self.possible(name, said)  # a word does not make lost what shows
+                return self.possible(name, said)  # an operator can't declare visible rows lost
             except Retryable as error:
                 if attempt + 1 == self.retry.attempts:
                     raise

@@ -144,7 +144,7 @@ class Marks:
         new = {(mark.sink, mark.target): replace(mark, before=mark.now) for mark in self.log().expected}
         for name in self.sinks:
             key = (name, self._target(name))
-            known = new.pop(key, None)  # this target is the sink's latest: it comes last
+            known = new.pop(key, None)  # this target is the sink's latest, so it is last
             before = self._found.get(name) or (known.now if known is not None else None)
             votes, now = sinks[name].committables, before
             if votes:

@@ -115,7 +115,7 @@ class _Hearing:
 
     def start(self) -> None:
         with suppress(OSError, ExactsinkError):
-            self._file.clear()  # what was asked of an earlier driver
+            self._file.clear()  # a request to an earlier driver
         self._add(self._tag)
         threading.Thread(target=self._hear, name="exactsink-stop", daemon=True).start()
 

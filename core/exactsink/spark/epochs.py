@@ -137,7 +137,7 @@ class Epochs:
         except BaseException as error:
             self._history.commands.name(error)
             with self._runs:
-                if run_id not in self._ended_runs:  # a newer run's failure is not what this one's thread met
+                if run_id not in self._ended_runs:  # a newer run's failure, not this thread's
                     self.failure = self.failure or error
             raise
         else:

@@ -93,7 +93,7 @@ class _Printed(threading.Thread):
 
     def last_words(self) -> str:
         """Return what a JVM that is gone said last."""
-        self.join(_GONE_SECONDS)  # its own children may have the pipe, too
+        self.join(_GONE_SECONDS)  # its children may also have the pipe
         return "; ".join(self._last)
 
 

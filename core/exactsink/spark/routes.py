@@ -130,7 +130,7 @@ class BatchWrite:
     def close(self) -> None:
         """Release what was kept of the batch."""
         kept, self._kept = self._kept, None
-        if kept is not None and not is_remote():  # there it goes with the client's last reference
+        if kept is not None and not is_remote():  # there it ends with the client's last reference
             forget_checkpoint(kept)
 
     def _hold(self) -> None:

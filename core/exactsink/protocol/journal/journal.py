@@ -111,7 +111,7 @@ class Journal:
             return Log()
         record = self._entry(newest)
         if record.prior_sum and newest - 1 not in (record.before, *record.names):
-            self._check_prior(record)  # what was put past the end of an older copy does not fit
+            self._check_prior(record)  # an entry appended to an older copy does not fit
         own = (record,) if isinstance(record, Claim | Kept) else ()
         read: dict[int, Record] = {a.seq: a for a in needed(chain(own, self._anchors_before(record)), record.names)}
         sums = dict(zip(record.names, record.name_sums, strict=False))
@@ -155,7 +155,7 @@ class Journal:
         """Check that the entry before a record is the one it was written after."""
         data = self._store.read(record.seq - 1)
         if data is None or not has_sum(data, record.prior_sum):
-            self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises, and says what is wrong
+            self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises with the reason
 
     def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:
         """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""
@@ -249,7 +249,7 @@ class Journal:
         most = min(len(sizes.keys() - known), decided.epoch + 1 if decided else 0)
         if most > self._keep_epochs or sum(sizes.values()) > self._keep_bytes:
             self._found(lambda: self._back_to(min(sizes)))
-            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first: so what is left has no holes
+            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first, so that the rest has no holes
 
     def _is_trim_due(self) -> bool:
         """Return whether a tenth of what is kept may be new: by the epoch's number, as each epoch may have a driver."""
@@ -267,7 +267,7 @@ class Journal:
             if count > self._keep_epochs or size > self._keep_bytes:
                 old.add(seq)
         last = self._log.decision.seqs if self._log.decision else ()
-        return frozenset(old).difference(last, (known - 1, known))  # the newest entry names its neighbour, too
+        return frozenset(old).difference(last, (known - 1, known))  # the newest entry also names its neighbour
 
     def _append(self, record: Record) -> None:
         """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""

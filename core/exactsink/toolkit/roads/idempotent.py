@@ -202,7 +202,9 @@ class _ProvenApplier(Applier):
 
         Older ones go: a driver that was overtaken may have written one late.
         """
-        proofs = [] if isinstance(self._folder, ObjectPath) else self._proofs(job, sink)  # a store keeps what it shows
+        proofs = (
+            [] if isinstance(self._folder, ObjectPath) else self._proofs(job, sink)
+        )  # a store keeps each object that it shows
         if proofs:
             newest = max(proofs, key=_rank)
             with staging_errors(self._folder):

@@ -358,7 +358,7 @@ class StagedCommitter(MarkerCommitter):
             abort_staged(self._folder, [participant.ref for participant in undecided])
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        everywhere, self._swept = not self._swept, True  # once a driver run: what is missed later, the next one finds
+        everywhere, self._swept = not self._swept, True  # once a driver run: the next run finds later ones
         with staging_errors(self._folder):
             return list(staged_in_doubt(self._folder, self._ctx.job, self._ctx.sink, everywhere=everywhere))
 

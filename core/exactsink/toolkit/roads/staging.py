@@ -91,7 +91,7 @@ def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = 
     `everywhere`: also where the store finds uploads only by looking through the whole bucket.
     """
     now, found = time.time(), dict[str, float | None]()
-    if isinstance(folder, ObjectPath):  # uploads first: one that is completed meanwhile is listed as an object then
+    if isinstance(folder, ObjectPath):  # uploads first: an upload completed meanwhile is then listed as an object
         found |= {upload.name: upload.begun for upload in folder.uploads(everywhere=everywhere)}
     with suppress(FileNotFoundError):  # no folder yet
         found |= file_times(folder)

@@ -262,7 +262,7 @@ def create_file(path: AnyPath, data: bytes) -> bool:
             if error.errno not in NO_HARD_LINKS:
                 raise
             made = _created_in_place(path, data)
-    sync_folders([path.parent])  # also for one that stands: who made it may have died before it synced
+    sync_folders([path.parent])  # also for an existing file: its maker may have died before the sync
     return made
 
 

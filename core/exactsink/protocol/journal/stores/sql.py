@@ -148,7 +148,7 @@ class SqlStore:
         with self._database.transaction() as connection:
             if self._found(connection):  # mine, or that of another process which came first
                 return
-        if failure is None or isinstance(failure, OperationalError):  # lost on the way, say: no refusal
+        if failure is None or isinstance(failure, OperationalError):  # the answer was lost, which is not a refusal
             raise failure or RuntimeError(f"{JOURNAL_TABLE} was made and is not there")
         raise PreflightError(
             f"table {JOURNAL_TABLE} can't be made at {self._database.place}",
