@@ -36,7 +36,7 @@ def table_problems(table: DeltaTable, partition_by: Sequence[str], pause: float)
     rules += [f"{key} of column {f.name}" for f in table.schema().fields for key in f.metadata if _RULES.match(key)]
     rules += sorted({*(table.protocol().writer_features or ())} - _FEATURES)
     for rule in rules:
-        yield Finding("error", f"the table requires from its writers {rule}", "write to one without it")
+        yield Finding("error", f"the table requires this of its writers: {rule}", "write to one without it")
     by = table.metadata().partition_columns
     if partition_by and list(partition_by) != by:
         yield Finding("error", f"the table is partitioned by {by}", "leave partition_by out")

@@ -107,7 +107,7 @@ class DeltaWriter(Writer):
                 files.append({"size": size, "values": values, "stats": _statistics(part.footer[0])})
             sync_folders([self._root, self._record.parent])
             if not self._record.exists():
-                raise Retryable(f"{self._txn.id} was swept", next="start the job again: a newer driver has claimed it")
+                raise Retryable(f"{self._txn.id} was swept", next="start the job again, unless a newer driver runs")
         return Committable(self._txn, self._rows, json.dumps(files).encode())
 
     def abort(self) -> None:

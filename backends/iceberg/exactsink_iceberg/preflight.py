@@ -54,7 +54,7 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
         yield Finding("error", f"the table has format version {table.format_version}; pyiceberg can't write it", fix)
     kind = table.properties.get("write.format.default", "parquet")
     if kind != "parquet":
-        yield Finding("error", f"the table requires from its writers {kind}", "set write.format.default to parquet")
+        yield Finding("error", f"the table requires this of its writers: {kind}", "set write.format.default to parquet")
     for wrong in partition_types_fit(table.spec(), table.schema()):
         yield Finding("error", f"this backend does not write the partition {wrong}", "write to another table")
 

@@ -109,7 +109,7 @@ class IcebergWriter(Writer):
                 voted.append(self._voted(part, *part.file.seal()))
             sync_folders([self._records, *(path_at(part.path).parent for part in self._parts.values())])
             if not (self._records / self._txn.id).exists():
-                raise Retryable(f"{self._txn.id} was swept", next="start the job again: a newer driver has claimed it")
+                raise Retryable(f"{self._txn.id} was swept", next="start the job again, unless a newer driver runs")
         return Committable(self._txn, self._rows, vote(voted))
 
     def abort(self) -> None:

@@ -181,7 +181,7 @@ class DirectWriter(Writer):
     def _check_owner(self, owner: Owner | None) -> None:
         """Raise Refused where another journal has taken the table since the epoch was opened."""
         if owner != (self._txn.job, self._txn.sink, self._lineage):
-            what = "somebody removed the table's owner by hand" if owner is None else self._database.owned_by(owner)[0]
+            what = "somebody deleted the table's owner record" if owner is None else self._database.owned_by(owner)[0]
             raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
 
     def _late(self, stands: str) -> Refused:

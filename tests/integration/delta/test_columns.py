@@ -71,7 +71,7 @@ def test_what_a_plain_writer_does_not_give_is_refused_by_name(tmp_path: Path, fe
     made = DeltaTable.create(tmp_path / "table", ROWS)
     made.alter.add_feature(getattr(TableFeatures, feature), allow_protocol_versions_increase=True)
     name = feature[0].lower() + feature[1:]
-    assert found(tmp_path) == [f"error: the table requires from its writers {name}"]
+    assert found(tmp_path) == [f"error: the table requires this of its writers: {name}"]
 
 
 def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
         table(tmp_path).alter.set_table_properties({f"delta.{key}Duration": "interval 2 days"})
     table(tmp_path).alter.add_constraint({"positive": "id > 0"})
     assert [line.split(" is ")[0] for line in found(tmp_path, fitting)] == [
-        "error: the table requires from its writers delta.constraints.positive",
+        "error: the table requires this of its writers: delta.constraints.positive",
         "error: delta.setTransactionRetentionDuration",
         "warning: delta.logRetentionDuration",
         "warning: delta.deletedFileRetentionDuration",

@@ -182,7 +182,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     by = SortOrder(SortField(1, IdentityTransform()))
     catalog.create_table("shop.orders", strict, sort_order=by, properties={"write.format.default": "avro"})
     assert found(lake, pa.schema([("kind", pa.string())])) == [
-        "error: the table requires from its writers avro",
+        "error: the table requires this of its writers: avro",
         "error: column kind is string, the table's is int32",
         "error: the rows have no column id",
     ]
