@@ -80,8 +80,8 @@ _DOES: Mapping[str, tuple[str, Sequence[str]]] = {
     "pre_commit": ("Spark's tasks", ("durable and", "hidden: a vote")),
     "vote": ("driver", ("all votes, all", "rows, in time?")),
     "decide": ("driver", ("one record", "for all sinks")),
-    "commit:<sink>": ("driver", ("each sink,", "side by side")),
-    "complete": ("driver", ("losers swept,", "state.json")),
+    "commit:<sink>": ("driver", ("each sink,", "in parallel")),
+    "complete": ("driver", ("leftovers swept,", "state.json")),
     "return": ("driver", ("Spark records", "its batch")),
 }
 """Who does each point of an epoch, and what."""
@@ -89,8 +89,8 @@ _DOES: Mapping[str, tuple[str, Sequence[str]]] = {
 
 def epoch() -> str:
     """Draw the way of an epoch: who does what at each point, what holds what, and what a crash means on either side."""
-    canvas = _Canvas(_LEFT + _STEP * len(_EACH) + _GAP + 16, 584, "The way of an epoch through the protocol's points")
-    canvas.text(16, 30, "The way of an epoch", "title")
+    canvas = _Canvas(_LEFT + _STEP * len(_EACH) + _GAP + 16, 584, "How an epoch runs through the protocol's points")
+    canvas.text(16, 30, "How an epoch runs", "title")
     canvas.text(16, 52, "Every micro-batch is one epoch. It is decided once, for all sinks, by one record.", "small")
     rows = {name: _TOP + number * _LANE for number, name in enumerate(_LANES)}
     decided = _EACH.index("decide")
@@ -114,7 +114,7 @@ def epoch() -> str:
     canvas.texts(
         cut - 10,
         foot + 18,
-        ("crash before: Spark replays the batch,", "the next start sweeps what was left"),
+        ("crash before: Spark replays the batch,", "the next start sweeps leftovers"),
         anchor="end",
     )
     canvas.texts(
@@ -155,7 +155,7 @@ def _flow(canvas: _Canvas, rows: Mapping[str, float], middle: Mapping[str, float
 def _start(canvas: _Canvas, y: float) -> None:
     """Draw what a driver does before its first epoch."""
     canvas.text(18, y + 22, "at its start", "strong")
-    does = ("fences older drivers", "commits the last decision again", "aborts what is undecided")
+    does = ("fences older drivers", "commits the last decision again", "aborts undecided work")
     for number, (name, text) in enumerate(zip(_STARTING, does, strict=True)):
         x = _LEFT + number * 290
         canvas.box(x, y, 266, 34, "point")
@@ -171,8 +171,8 @@ _STATES: Mapping[str, tuple[float, float, str, Sequence[str]]] = {
     "undecided": (262, 92, "box", ("voted yes: durable,", "hidden, no decision")),
     "prepared": (500, 92, "point", ("named by a decision:", "will be committed")),
     "committed": (766, 92, "good", ("its rows show,", "once")),
-    "aborted": (262, 252, "box", ("nothing of it is left;", "Spark replays the batch")),
-    "lost": (500, 252, "bad", ("proven gone: was never", "seen, never will be")),
+    "aborted": (262, 252, "box", ("nothing of it remains;", "Spark replays the batch")),
+    "lost": (500, 252, "bad", ("proven invisible,", "permanently")),
     "unknown": (766, 252, "bad", ("the job stops: exit 3,", "with the evidence")),
     "foreign": (24, 392, "bad", ("begun under a claim", "of another journal")),
     "given up": (500, 392, "box", ("nobody writes its", "rows again")),
@@ -211,7 +211,7 @@ def participant() -> str:
     canvas.texts(
         184,
         414,
-        ("never touched, and never decided here;", "the start is refused until a person looks"),
+        ("never touched, and never decided here;", "no start until a person looks"),
         anchor="start",
     )
     return canvas.svg()

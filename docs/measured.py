@@ -24,42 +24,63 @@ _BLOCK = re.compile(r"(?<=<!-- figures: )(?P<name>\w+)( -->\n).*?(?=<!-- end of 
 _VERSIONS = """\
 # Supported versions
 
-exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer; Spark 4.3 itself wants Python 3.11, and on
-Python 3.12 or newer it is Spark {later} to {newest}, as Spark 3.5 imports `distutils`. pip resolves this with
-`exactsink[spark]`. Another Spark is refused by its name when `exactsink.spark` is imported, so before a job starts:
-exit code 2, with the line for pip. Driver and executors must have the same version of Spark, of Python (3.N) and of
-exactsink; preflight compares the last.
+exactsink runs on Spark {oldest} to {newest} and on Python 3.10 or newer. `pip install 'exactsink[spark]'` chooses a
+Spark that fits your Python:
 
-Spark {oldest} runs on Java 8, 11 or 17, Spark 4.0 and 4.1 on Java 17 to 23, later ones on Java 17 or newer. exactsink
-adds nothing to that, and refuses a Java that is too new for a Spark by its name, exit code 2, before a job starts.
+- Spark 4.3 needs Python 3.11 or newer.
+- Python 3.12 or newer needs Spark {later} to {newest}, because Spark 3.5 imports `distutils`.
 
-## What differs
+| Spark | Java |
+| --- | --- |
+| {oldest} | 8, 11 or 17 |
+| 4.0 and 4.1 | 17 to 23 |
+| later releases | 17 or newer |
 
-| Spark | what |
+exactsink refuses any other Spark, and a Java that is too new for the Spark, before a job starts: exit code 2. For
+Spark, the message has the line for pip. Driver and executors must have the same versions of Spark, of Python (3.N)
+and of exactsink. The preflight compares the versions of exactsink.
+
+## Differences
+
+| Spark | difference |
 | --- | --- |
 | 3.5 | It has no VARIANT. |
-| 3.5 | It has no `spark.sql.execution.arrow.maxBytesPerBatch`: a task gets 10,000 rows at a time, however wide they \
-are. With rows of more than some 10 KB set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory grows. |
-| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) are none, not one: in a sink's `where` write `'it\\'s'`. |
+| 3.5 | It has no `spark.sql.execution.arrow.maxBytesPerBatch`: a task gets 10,000 rows at a time, even if they are \
+wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory \
+grows. |
+| 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) mean no quote, not one. In a sink's \
+`where`, write `'it\\'s'`. |
 | 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
 tasks, where Spark 3.5 gives NULL. |
 
-## What was played
+## Tested combinations
 
-`make matrix` plays these on one machine, each in an environment that pip made as a user's, with the newest pyarrow,
-pandas and numpy that it chooses there; 3.5.0 stands for the oldest of all. *starter, counting* is the job of `exactsink
-init` and a stateful query, with drivers killed; *kills* kills a job of six sinks at each point of the protocol, and the
-JVM of a stateful query; *cluster* kills executors of a `local-cluster`; *session* is one pass, routes, batch runs and
-Arrow's settings; *text files* compares JSON lines and CSV with Spark's own; *stops* is signals and `exactsink stop`;
-*demo* is `make demo`.
+`make matrix` plays these tests on one machine. For each combination, pip makes an environment as for a user, with the
+newest pyarrow, pandas and numpy that fit. The parts are:
+
+| part | it plays |
+| --- | --- |
+| starter, counting | the job of `exactsink init` and a stateful query, with drivers killed |
+| kills | a job of six sinks, killed at each point of the protocol; a stateful query, its JVM killed |
+| cluster | executors of a `local-cluster`, killed |
+| session | one pass, routes, batch runs and Arrow's settings |
+| text files | JSON lines and CSV, compared with Spark's own |
+| stops | signals and `exactsink stop` |
+| demo | `make demo` |
 """
 
 _SERVERS = """\
 ## Servers
 
-`make matrix-servers` plays these on one machine. *kit* is the conformance kit. *backend* and *upserts* are a backend's
-tests on its real server: types, locks, sweeps, preflight, crashes. *job* kills the driver of a Spark job at the steps
-of an epoch. *quick* leaves out the tests marked `proof`. A version or a part that is not in the table was not played.
+`make matrix-servers` plays these tests on one machine. A version or a part that is missing from the table was not
+played.
+
+| part | it plays |
+| --- | --- |
+| kit | the conformance kit |
+| backend, upserts | a backend's tests on its real server: types, locks, sweeps, preflight, crashes |
+| job | a Spark job, its driver killed at the steps of an epoch |
+| quick | the same without the tests marked `proof` |
 """
 
 
@@ -72,7 +93,7 @@ def peers_block(found: Mapping[str, Any]) -> str:
         wanted = [figure for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS]
         # A generator makes rows out of nothing, which no other side can: an extra of the whole table.
         rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
-    columns = ("job", "beside", "speed, theirs is 1", "", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs")
+    columns = "job", "against", "speed, theirs is 1", "result", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs"
     notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
     first, rounds = found["lines"][0], sorted({line["rounds"] for line in found["lines"]})
     return (
@@ -156,7 +177,7 @@ def versions_page() -> str:
         return text + "\nNot played yet.\n"
     found = json.loads(path.read_bytes())
     rows = [row for cell in found["cells"] for row in _cell_rows(cell)]
-    columns = ("Spark", "Python", "Java", "part", "tests passed", "what did not pass", "on")
+    columns = ("Spark", "Python", "Java", "part", "tests passed", "failures", "on")
     return f"{text}\n{markdown_table(columns, rows)}\n{_servers()}"
 
 
@@ -167,7 +188,7 @@ def _servers() -> str:
     for one in found["parts"]:
         part = f"{one['part']}, quick" if "not proof" in one["marks"] else one["part"]
         rows.append((one["server"], one["version"], part, str(one["passed"]), _amiss(one), one["at"]))
-    columns = ("server", "version", "part", "tests passed", "what did not pass", "on")
+    columns = ("server", "version", "part", "tests passed", "failures", "on")
     missing = markdown_table(("not played", "why"), found["not_played"].items())
     return f"{_SERVERS}\n{markdown_table(columns, rows)}\n{missing}"
 
@@ -203,7 +224,7 @@ def _peer_row(line: Mapping[str, Any], figure: Mapping[str, Any]) -> Sequence[Ce
     sides = [line["variants"][figure[side]] for side in ("of", "over")]
     speeds = [f"{shown(side[figure['metric']]['median'])} {_SPEEDS[figure['metric']]}" for side in sides]
     cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
-    place = "ahead" if faster >= 1 else "behind"
+    place = "no difference" if min(rounds) <= 1 <= max(rounds) else "ahead" if faster > 1 else "behind"
     noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
     job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {figure['of']}"
     return [job, figure["over"], faster, place, noise, *speeds, *cpu]

@@ -53,7 +53,7 @@ BLOCKS = """
             ARRAY ['ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock'])
         ELSE held.mode IN ('ExclusiveLock', 'AccessExclusiveLock') END
 """
-# A session that only stands before us in the queue comes last.
+# Rank mere waiters last.
 _WHO = f"""
     WITH {HOLDERS}, waits AS (SELECT * FROM pg_locks WHERE pid = %(pid)s AND NOT granted),
     held AS (

@@ -216,7 +216,7 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
             fix = f"add it to the frame, or {alter} DROP NOT NULL, or {alter} SET DEFAULT ..."
             found.append(Finding("error", message, fix))
     if given:
-        message = f"table {table} has columns missing from the rows, with the values they will have: {', '.join(given)}"
+        message = f"table {table}, columns missing from the rows, with the values they will have: {', '.join(given)}"
         found.append(Finding("warning", message, "add them to the frame if you want other values"))
     return found
 

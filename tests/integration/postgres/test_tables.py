@@ -202,10 +202,8 @@ def test_what_the_rows_lack_is_an_error_or_reported_once(session: psycopg.Connec
         f"add it to the frame, or {alter} DROP NOT NULL, or {alter} SET DEFAULT ...",
     )
     assert rest.severity == "warning"
-    assert (
-        rest.message
-        == "table public.t has columns missing from the rows, with the values they will have: a (3), b (NULL), c (7)"
-    )
+    said = "columns missing from the rows, with the values they will have"
+    assert rest.message == f"table public.t, {said}: a (3), b (NULL), c (7)"
 
 
 ZONED, SPAN = pa.timestamp("us", "UTC"), pa.duration("us")

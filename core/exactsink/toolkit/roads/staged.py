@@ -61,8 +61,8 @@ class Marker:
 
     `token` is the claim's under which the epoch was begun, empty in a marker of an earlier release. A birth, which
     binds the target to a journal before its first epoch, has epoch -1. `complete` is False where a store without
-    transactions has begun to apply the epoch. `expected` is no part of what is stored: it is the marker that was held
-    against the journal before this one is applied, "any" where none was.
+    transactions has begun to apply the epoch. `expected` is not persisted: it is the marker that was last compared
+    with the journal before this one is applied, "any" if none was.
     """
 
     job: str
