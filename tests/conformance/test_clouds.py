@@ -10,13 +10,13 @@ import google.cloud.storage  # noqa: F401
 import pytest
 
 from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
+from tests.conformance.store_targets import StagingOnS3, StoreTarget
 from tests.conformance.test_backends import chosen
-from tests.conformance.test_s3 import StagingOnS3, StoreTarget
 from tests.servers.azurite import shared_azurite
 from tests.servers.fake_gcs import ComposeOnce, FakeGcs, shared_fake_gcs
 from tests.servers.s3_proxy import cutting_s3
 
-_OF_CLOUDS = {"commit-replayed", "loser-swept", "one-vote-lost", "undecided-invisible"}
+_OF_CLOUDS = {"loser-swept", "one-vote-lost"}
 """What a store's own class does; the rest is in `uploads`, which S3 plays."""
 
 

@@ -60,7 +60,7 @@ KINDS: Mapping[str, Kind] = {
             "VARCHAR(9) COLLATE utf8mb4_nopad_bin|VARCHAR(9)|VARCHAR(9) COLLATE utf8mb4_bin",
             "VARCHAR|VARCHAR COLLATE NOCASE",
         ),
-        pa.large_string(),
+        pa.string_view(),
     ),
     "bytes": Kind(
         pa.binary(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from collections.abc import Mapping
@@ -11,12 +10,8 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
-from exactsink.cli.opened import Opened
 from tests.integration.operated_job import OperatedJob, ids
 from tests.servers.postgres import Postgres
-
-OF_0_1 = Path(__file__).with_name("journal_of_0_1.json")
-"""What a driver of release 0.1 wrote that was killed in its first epoch; never made by today's code."""
 
 
 @pytest.fixture
@@ -109,31 +104,3 @@ def test_the_folder_of_staged_rows_and_the_journals_place_stay(job: OperatedJob)
     job.edit("[job]", f'[job]\nstaging = "{job.folder}/elsewhere"')
     assert job.run(3) == 0
     assert job.rows["table"] == ids(0, 1, 2)
-
-
-@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
-def test_the_next_release_goes_on_from_a_driver_of_0_1_that_was_killed_in_the_middle_of_a_commit(
-    job: OperatedJob, end: str
-) -> None:
-    """Its participants left no marks: the transaction that is ended already is proven by its own id."""
-    text = job.file.read_text()
-    job.file.write_text(text[: text.index("[sinks.lake]")] + text[text.index("[sinks.db]") :])
-    job.sql("CREATE TABLE rows (id bigint)")
-    claim, decide = json.loads(OF_0_1.read_text())
-    decide["sinks"]["db"]["target"] = Opened.of(job.file).sinks["db"].backend.target
-    for number, vote in enumerate(decide["sinks"]["db"]["committables"]):
-        rows = ", ".join(f"({n})" for n in range(3 * number, 3 * number + 3))
-        job.sql(f"BEGIN; INSERT INTO rows VALUES {rows}; PREPARE TRANSACTION '{vote['txn']}'")
-        [[where]] = job.sql(f"""
-            SELECT jsonb_build_object('xid', transaction::text::bigint, 'system', system_identifier::text,
-                'database', (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), 'timeline', 1)
-            FROM pg_prepared_xacts, pg_control_system() WHERE gid = '{vote["txn"]}'
-        """)
-        vote["payload"] = base64.b64encode(json.dumps(where).encode()).decode()
-    job.sql(f"{end} PREPARED '{vote['txn']}'")
-    job.done(0)
-    (job.history / "journal").mkdir(parents=True)
-    for record in (claim, decide):
-        (job.history / f"journal/{record['seq']:020}.json").write_text(json.dumps(record, sort_keys=True))
-    assert job.run(2) == 0
-    assert (sorted(n for (n,) in job.sql("SELECT id FROM rows")), job.prepared) == (list(range(12)), [])

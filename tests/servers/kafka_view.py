@@ -120,8 +120,19 @@ class Kafka:
         wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in partitions}  # type: ignore[no-untyped-call]
         if not wanted:
             raise LookupError(f"there is no topic {topic}")
-        found = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER)
-        return {partition.partition: answer.result(_ANSWER).offset for partition, answer in found.items()}
+        found: dict[int, int] = {}
+
+        def answered() -> bool:
+            answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=_ANSWER)
+            try:
+                found.update({place.partition: answer.result(_ANSWER).offset for place, answer in answers.items()})
+            except KafkaException as error:
+                if error.args[0].code() not in (5, 6, 74, 75):  # no leader yet, or another one than was known
+                    raise
+            return bool(found)
+
+        wait_until(answered, f"the ends of {topic}")
+        return found
 
 
 def _read(consumer: Consumer, topic: str, ends: Mapping[int, int]) -> list[Record]:

@@ -30,11 +30,6 @@ from exactsink.testing import Session
 from exactsink.toolkit.roads import Applier, Marker, StagedBackend, StagedCommitter
 from exactsink_idempotent_upsert.strategies import UpsertApplier
 
-OLD_TABLE = """
-    CREATE TABLE exactsink_epochs
-        (job TEXT, sink TEXT, lineage TEXT, epoch BIGINT, generation BIGINT, PRIMARY KEY (job, sink));
-    INSERT INTO exactsink_epochs VALUES ('orders', 'table', 'L1', 1, 1);
-"""
 BOTH = pytest.mark.parametrize("strategy", ["staged", "direct"])
 
 
@@ -80,19 +75,6 @@ def test_a_birth_is_put_where_there_is_nothing_yet_and_the_mark_follows(tmp_path
         assert (sink.mark(), other.put_birth()) == (at(2, "bb"), at(2, "bb"))  # the newest generation's
         sink.trim_marks()
         assert sink.commit_marked(2, votes) == [AlreadyCommitted()] * 2
-
-
-@BOTH
-@pytest.mark.parametrize("by", ["commit", "birth"])
-def test_a_table_of_the_first_releases_goes_on(tmp_path: Path, strategy: str, by: str) -> None:
-    sink = upsert(tmp_path, strategy=strategy)
-    sink.sql(OLD_TABLE)
-    assert sink.mark() == at(1, "")
-    if by == "birth":
-        assert sink.put_birth() == at(1, "")
-    assert sink.commit_marked(2, sink.vote(2, [(1, "a")])) == [Committed()]
-    assert sink.mark() == at(2)
-    assert sink.rows("SELECT * FROM exactsink_epochs") == [("orders", "table", "L1", 2, 1, "aa")]
 
 
 @BOTH

@@ -48,7 +48,7 @@ VOTE_TABLE = "exactsink_votes"
 """It holds the votes of tasks that wrote directly, each written with its task's rows, until the epoch is marked."""
 
 VOTES = 2
-"""The version of direct committables whose votes are kept; those of version 1, of an earlier release, never were."""
+"""The version of direct committables."""
 
 _AT_ONCE = 500
 
@@ -169,8 +169,6 @@ class Held(ABC):
     """A task's rows, kept where nobody sees them until it votes."""
 
     total = 0
-    payload = b""
-    """What the vote says beside their number."""
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch) -> None:

@@ -219,9 +219,9 @@ def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch)
         raise Fatal(what, why="the server would refuse it after the decision", next="raise max_allowed_packet")
     stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
     for name in filter(limits.__contains__, batch.schema.names):
-        column = plain(batch.column(name))
+        column = without_views(plain(batch.column(name)))
         if stays is not None and not limits[name].deletes:  # of a row that deletes, only the keys are ever used
-            column = without_views(column).filter(stays)
+            column = column.filter(stays)
         broken = next(limits[name].broken_by(column), None)
         if broken is not None:
             raise Fatal(
@@ -265,7 +265,7 @@ class TableValidator(BatchValidator):
 
 
 def without_views(column: pa.Array) -> pa.Array:
-    """Return text and bytes of a layout that Arrow can filter."""
+    """Return text and bytes of a layout that Arrow can filter, sort and measure."""
     if pa.types.is_string_view(column.type):
         return column.cast(pa.large_string())
     return column.cast(pa.large_binary()) if pa.types.is_binary_view(column.type) else column
@@ -273,7 +273,8 @@ def without_views(column: pa.Array) -> pa.Array:
 
 def _longest_row(batch: pa.RecordBatch) -> int:
     """Return the most bytes of texts that a row has; cheaply at most, where that is little."""
-    columns = [column for column in map(plain, batch.columns) if family(column.type) in _BYTES]
+    texts = (without_views(plain(column)) for column in batch.columns)
+    columns = [column for column in texts if family(column.type) in _BYTES]
     if sum(_longest(column, _BYTES, pc.binary_length) for column in columns) < _LITTLE:
         return 0
     lengths = [pc.fill_null(pc.binary_length(column), 0).cast(pa.int64()) for column in columns]

@@ -62,7 +62,6 @@ class SqlSession(Session):
     kinds: Mapping[str, str]
     lock = ""
     absent = "INSERT INTO {} ON CONFLICT DO NOTHING"
-    token = "token"
     _table: Table
     _stored: Marker | None = None
 
@@ -94,7 +93,7 @@ class SqlSession(Session):
         return self.read_marker(job, sink, self.lock)
 
     def read_marker(self, job: str, sink: str, lock: str = "") -> Marker | None:
-        query = f"SELECT lineage, epoch, generation, {self.token} FROM {MARKER_TABLE} {_OF_SINK}{lock}"
+        query = f"SELECT lineage, epoch, generation, token FROM {MARKER_TABLE} {_OF_SINK}{lock}"
         self._stored = None
         for lineage, epoch, generation, token in self.run(query, job, sink).fetchall():
             self._stored = Marker(job, sink, lineage, epoch, generation, token or "")

@@ -114,7 +114,8 @@ def in_order(database: Database, table: Table, batches: Iterable[pa.RecordBatch]
     spool = Spool(database)
     try:
         for batch in batches:
-            spool.add(batch)
+            columns = [without_views(plain(column)) for column in batch.columns]
+            spool.add(pa.RecordBatch.from_arrays(columns, names=batch.schema.names))
         if spool.total:
             rows = spool.table()
             order = _order(rows, table.ordered_by)
@@ -130,7 +131,7 @@ def _order(rows: pa.Table, ordered_by: str | None) -> pa.Array:
     if ordered_by is None:
         return pa.array(range(len(rows)), pa.uint64())
     by = rows[ordered_by]
-    by = by.cast(by.type.value_type) if pa.types.is_dictionary(by.type) else by
+    by = by.cast(pa.float64()) if pa.types.is_float16(by.type) else by  # Arrow sorts no halves
     known = pc.invert(pc.is_null(by, nan_is_null=True))  # NULL is the lowest
     ranked = pa.table({"known": known, "by": by})
     return pc.sort_indices(ranked, sort_keys=[("known", "ascending"), ("by", "ascending")])  # stable

@@ -173,7 +173,7 @@ class DirectWriter(Writer):
             if newer is not None:
                 raise self._late("epoch {} of generation {}".format(*newer))
             session.votes.add(txn.id)
-        return Committable(txn, held.total, held.payload, VOTES)
+        return Committable(txn, held.total, b"", VOTES)
 
     def abort(self) -> None:
         self._held.close()
@@ -236,12 +236,12 @@ class DirectCommitter(MarkerCommitter):
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         marker = self._marker(epoch, committables)
-        kept = _with_votes(committables)
+        kept = _refs(committables)
         database = self._database
         with database.explained(f"mark epoch {epoch}", WRITTEN), database.transaction() as session:
             new = marker.must_apply(session.marker(marker.job, marker.sink))
             if new:
-                there = {vote.ref for vote in session.listed(marker.job, marker.sink)} if kept else set()
+                there = {vote.ref for vote in session.listed(marker.job, marker.sink)}
                 if gone := [vote for vote in kept if vote not in there]:
                     return [self._gone(gone, len(kept))] * len(committables)
                 session.store(marker)
@@ -249,9 +249,9 @@ class DirectCommitter(MarkerCommitter):
         return [Committed() if new else AlreadyCommitted() for _ in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        kept = _with_votes(committables)
+        kept = _refs(committables)
         # Votes first: another driver that takes them away has put the marker, which is read then.
-        there = {vote.ref for vote in self._listed()} if kept else set()
+        there = {vote.ref for vote in self._listed()}
         standing = super().assess(epoch, committables)
         gone = [vote for vote in kept if vote not in there]
         return [self._gone(gone, len(kept))] * len(committables) if gone and Prepared() in standing else standing
@@ -296,11 +296,11 @@ class DirectCommitter(MarkerCommitter):
         self._database.close()
 
 
-def _with_votes(committables: Sequence[Committable]) -> Sequence[str]:
-    """Return the ids of those that keep a vote beside their rows; an older release's don't."""
+def _refs(committables: Sequence[Committable]) -> Sequence[str]:
+    """Return the ids by which votes are kept. Raises Fatal for a vote of another release."""
     for committable in committables:
-        check_version(committable, 1, VOTES)
-    return [committable.txn.id for committable in committables if committable.version == VOTES]
+        check_version(committable, VOTES)
+    return [committable.txn.id for committable in committables]
 
 
 def _ticket(given: str, database: Database, schema: pa.Schema) -> bytes:

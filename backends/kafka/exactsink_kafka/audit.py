@@ -25,7 +25,7 @@ def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit
             for written in vote.written if vote.cluster == here else ():
                 for partition, offset in written.first_offsets.items():
                     place = (written.topic, written.topic_id, partition)
-                    first[place][vote.transaction.producer_id, vote.transaction.producer_epoch] = offset
+                    first[place][vote.transaction.producer] = offset
     rows: Counter[_Producer] = Counter()
     missing: dict[_Place, str] = {}
     for place, begins in sorted(first.items()):
@@ -38,8 +38,7 @@ def _audit(votes: Sequence[Vote], here: str, rows: Mapping[_Producer, int], miss
         return Audit(None, f"it was written to cluster {votes[0].cluster}, and bootstrap_servers leads to {here}")
     places = {(w.topic, w.topic_id, number) for vote in votes for w in vote.written for number in w.first_offsets}
     why = "; ".join(missing[place] for place in sorted(places) if missing[place])
-    ids = [(vote.transaction.producer_id, vote.transaction.producer_epoch) for vote in votes]
-    return Audit(sum(rows[one] for one in ids), why or "records of its transactions")
+    return Audit(sum(rows[vote.transaction.producer] for vote in votes), why or "records of its transactions")
 
 
 def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Counter[_Producer]) -> str:

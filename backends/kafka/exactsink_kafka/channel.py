@@ -156,10 +156,6 @@ class Asker:
                 break  # at once: the iterator waits before its next step
         return [question.read(answers[question]) for question in questions]
 
-    def leader(self, topic: str, partition: int) -> int:
-        """Return the broker that was last reported to lead a partition, -1 where none was."""
-        return self.leaders.get((topic, partition), -1)
-
     def locate(self, topic: str, seconds: float) -> None:
         """Ask who leads a topic's partitions now, and where brokers are, for that long at most."""
 

@@ -86,7 +86,7 @@ class ColumnsClient(Client):
             code, one = self._wire.begin(self._id, self._timeout)
         if code:
             raise self._refused(code)
-        self._producer = (one.producer_id, one.producer_epoch)
+        self._producer = one.producer
         self._sender = Sender(self._wire, self._topic, one, self.failures, joins=self._joins)
         return cluster
 
@@ -98,7 +98,7 @@ class ColumnsClient(Client):
         else:
             raise self._refused(UNKNOWN_TOPIC)
         self._partitions = len(found[self._topic].partitions)
-        spread = [p for p in range(self._partitions) if self._wire.asker.leader(self._topic, p) >= 0] or [0]
+        spread = [p for p in range(self._partitions) if (self._topic, p) in self._wire.asker.leaders] or [0]
         self._spread = Spread(spread, self._settings.batch_size, random.randrange(len(spread)))
 
     def queue(self, records: Records, until: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -24,6 +23,7 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
+    Prepared,
     Retryable,
     Standing,
     Undecided,
@@ -38,7 +38,7 @@ from exactsink_kafka.options import KafkaOptions, slow_because
 from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, write_missing_markers
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.remedies import Remedies
-from exactsink_kafka.standings import held_by, is_open, places_of, said_of, standings, state_of
+from exactsink_kafka.standings import held_by, is_open, said_of, standings, state_of
 from exactsink_kafka.transactions import Marking, PoolId, Ticket, Transaction, Vote, prefix
 from exactsink_kafka.wire import Place, Wire, Writers
 
@@ -149,7 +149,7 @@ class KafkaCommitter(Committer):
         with self._doing("read its mark", ""):
             found, topics = self._marks.read_beside(*beside)
         self._topics = topics[0] if topics else None
-        self._marked_in = self._wire.session
+        self._marked_in = self._wire.asker.session
         return found
 
     def put_birth(self) -> Mark:
@@ -179,15 +179,19 @@ class KafkaCommitter(Committer):
         whole = [vote for vote in votes if vote.transaction not in lacking]
         ended = [vote.transaction for vote in whole]
         codes = dict(zip(ended, self._wire.end(ended, commit=True), strict=True))
-        places = {place for vote in whole for place in places_of(vote)}
+        places = {place for vote in whole for place in vote.places}
         seen = self._await_markers([one for one in ended if codes[one] == 0], "PrepareCommit", places)
         outcomes = {
             vote.transaction: self._outcome(vote, codes[vote.transaction], vote.transaction in were_open)
             for vote in whole
         }
         sure = {one for one in ended if codes[one] == 0 and one in were_open}
-        known = [vote for vote in whole if not isinstance(outcomes[vote.transaction], Unknown)]
-        write_missing_markers(self._wire, [_ended(vote, outcomes, sure) for vote in known], self._fixes, seen)
+        known = [
+            Ended(one, vote.places, commit=not isinstance(outcomes[one], Lost), sure=one in sure)
+            for vote in whole
+            if not isinstance(outcomes[one := vote.transaction], Unknown)
+        ]
+        write_missing_markers(self._wire, known, self._fixes, seen)
         return lacking | outcomes
 
     def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
@@ -205,7 +209,8 @@ class KafkaCommitter(Committer):
             answer += f", and is at {state_of(now)}"
         elif code not in errors.MOVED_ON:
             raise errors.refused("end a transaction", code, self._options, id=one.id)
-        return resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
+        found = resolve(self._wire, vote, answer, wait_seconds=_RESOLVE_SECONDS)
+        return Committed() if isinstance(found, Prepared) else found  # its markers are written below
 
     def _await_markers(self, ended: Iterable[Transaction], state: str, places: Iterable[Place]) -> Writers:
         """Wait until readers see the end: EndTxn's success says only that it can't be undone.
@@ -231,7 +236,7 @@ class KafkaCommitter(Committer):
 
     def _check_session(self) -> None:
         """Refuse to commit through other connections than the mark was read through: the cluster may be another."""
-        if self._marked_in is not None and self._wire.session is not self._marked_in:
+        if self._marked_in is not None and self._wire.asker.session is not self._marked_in:
             what = "the connection to the brokers was lost after the mark was read"
             raise Retryable(what, why="nothing was committed", next="start the job again")
 
@@ -285,11 +290,6 @@ class KafkaCommitter(Committer):
             why = "; ".join(part for part in (error.why, safe) if part)
             what = f"sink {self._ctx.sink}: {doing}: {error.what}"
             raise type(error)(what, why=why, next=error.next) from error.__cause__
-
-
-def _ended(vote: Vote, outcomes: Mapping[Transaction, Outcome], sure: AbstractSet[Transaction]) -> Ended:
-    one = vote.transaction
-    return Ended(one, places_of(vote), commit=not isinstance(outcomes[one], Lost), sure=one in sure)
 
 
 def _elsewhere(vote: Vote, here: str) -> Unknown:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient
 from exactsink.contract import ConfigError, Fatal, Retryable
 from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka.options import KafkaOptions, librdkafka_settings, producer_settings
+from exactsink_kafka.producer import refused_settings
 
 __all__ = ["check_settings", "connected"]
 
@@ -66,9 +67,7 @@ def _client(given: Mapping[str, Any]) -> AdminClient:
         return AdminClient(dict(given), logger=logging.Logger("librdkafka", logging.CRITICAL + 1))
     except (KafkaException, TypeError, ValueError, AttributeError) as error:
         why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-    for value in sorted((str(value) for value in given.values()), key=len, reverse=True):
-        why = why.replace(f'"{value}"', '"..."') if value else why
-    raise ConfigError("producer: librdkafka does not take these settings", why=why, next="fix the sink's options")
+    raise refused_settings("producer", why, map(str, given.values()))
 
 
 def _cause(options: KafkaOptions, heard: Sequence[KafkaError], patience_seconds: float) -> Fatal | None:

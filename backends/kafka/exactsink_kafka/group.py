@@ -208,11 +208,8 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
         for partition, offset in partitions.items()
     }
     if not offsets:
-        raise Fatal(
-            f"{doing}: no source of this job reports its offsets as Spark's Kafka source does",
-            why=f"they read {'; '.join(ends) or 'nothing'}",
-            next=_OUT,
-        )
+        what = f"{doing}: no source of this job reports its offsets as Spark's Kafka source does"
+        raise Fatal(what, why=f"they read {'; '.join(ends) or 'nothing'}", next=_OUT)
     try:
         answers = admin.alter_group_offsets(group, offsets)
     except (KafkaError, OSError) as error:
@@ -241,20 +238,16 @@ def source_offsets(ends: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
 
 def _offsets(end: Any) -> Iterator[tuple[str, int, int]]:
     """Read one source's end: `{"orders": {"0": 17, "1": 4}}`. Raises ValueError when it is no such thing."""
-    for topic, partitions in _mapping(end).items():
-        for partition, offset in _mapping(partitions).items():
+    if not isinstance(end, dict) or not all(isinstance(partitions, dict) for partitions in end.values()):
+        raise ValueError(f"{end!r} is no object of objects")
+    for topic, partitions in end.items():
+        for partition, offset in partitions.items():
             number = int(partition) if partition.isascii() and partition.isdecimal() else -1
             if not 0 <= number <= _LARGEST_PARTITION:
                 raise ValueError(f"{partition!r} is not a partition")
             if type(offset) is not int or not 0 <= offset <= _LARGEST_OFFSET:
                 raise ValueError(f"{offset!r} is not an offset")
             yield topic, number, offset
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is not an object")
-    return value
 
 
 def _refusal(doing: str, refused: Mapping[TopicPartition, str]) -> Retryable:

@@ -290,7 +290,8 @@ def producer_settings(options: KafkaOptions, transactional_id: str, client_id: s
         "delivery.report.only.error": "true",
     }
     given = {**options.producer, **librdkafka_settings(options, client_id)}
-    return {**standard, **{name: _text(value) for name, value in given.items()}, **ours}
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return {**standard, **texts, **ours}
 
 
 def librdkafka_settings(options: KafkaOptions, client_id: str) -> dict[str, str]:
@@ -341,7 +342,3 @@ def _system_certificates() -> str:
     folders of the usual systems.
     """
     return os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or "probe"
-
-
-def _text(value: str | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from exactsink.contract import AlreadyCommitted, Lost, Retryable, Unknown
+from exactsink.contract import AlreadyCommitted, Lost, Prepared, Retryable, Unknown
 from exactsink.toolkit.waiting import attempts_within
-from exactsink_kafka.errors import CLUSTER_NOT_AUTHORIZED, UNKNOWN_TOPIC_ID, named
-from exactsink_kafka.messages import OpenProducer, Seen, Topic
+from exactsink_kafka.errors import CLUSTER_NOT_AUTHORIZED, OFFSETS, UNKNOWN_TOPIC_ID, named
+from exactsink_kafka.messages import Described, OpenProducer, Seen, Topic
 from exactsink_kafka.remedies import Remedies
 from exactsink_kafka.transactions import Transaction, Vote
 from exactsink_kafka.wire import Place, Wire, Writers
@@ -58,7 +58,7 @@ def _missing_rows(
             became = "deleted" if there is None else f"made again, with id {there.id}"
             return f"topic {written.topic} (id {written.topic_id}), which its rows are in, was {became}"
         for number, offset in written.first_offsets.items():
-            mine, there_now = (one.producer_id, one.producer_epoch, offset), writers.get((written.topic, number))
+            mine, there_now = (*one.producer, offset), writers.get((written.topic, number))
             if there_now is not None and mine not in [(w.id, w.epoch, w.first_offset) for w in there_now]:
                 gone = f"its rows in {written.topic}-{number} from offset {offset} are no longer part of it"
                 return f"{gone}: it was ended there manually, or a leader that lagged has lost them"
@@ -79,6 +79,10 @@ class _Start:
     seen: Seen
 
     @property
+    def place(self) -> Place:
+        return self.topic, self.partition
+
+    @property
     def held(self) -> bool:
         """Whether an open transaction, this one or an older one, keeps readers from here."""
         return self.seen.error == 0 and self.seen.stable <= self.offset
@@ -87,22 +91,36 @@ class _Start:
         return f"{self.topic}-{self.partition} from offset {self.offset}"
 
 
-def resolve(wire: Wire, vote: Vote, answer: str, *, wait_seconds: float) -> AlreadyCommitted | Lost | Unknown:
+def resolve(
+    wire: Wire, vote: Vote, answer: str, *, wait_seconds: float
+) -> AlreadyCommitted | Lost | Prepared | Unknown:
     """Read how a transaction ended whose coordinator no longer knows, until some partition proves it.
 
     Only positive proof counts. A topic that was made again, an offset that was deleted, and a batch that was compacted
-    away prove nothing: without proof in any partition the answer is Unknown, with what was looked at. Raises Retryable
-    when an open transaction hides the rows for so long. `answer` is the coordinator's, for the evidence.
+    away prove nothing: without proof in any partition the answer is Unknown, with what was looked at. Prepared when the
+    coordinator has forgotten the id and no partition has an end: nobody else ends it then, and the decision may. Raises
+    Retryable when an open transaction hides the rows for so long. `answer` is the coordinator's, for the evidence.
     """
     for _ in attempts_within(wait_seconds, first_seconds=0.05, longest_seconds=0.05):
         proof, starts = read_back(wire, vote)
         if proof is not None:
             return proof
         held = [start for start in starts if start.held]
+        writers = wire.open_now(vote.places) if held else {}
+        before = [
+            (one, start) for start in held for one in writers.get(start.place, ()) if one.first_offset < start.offset
+        ]
+        use = vote.transaction.producer
+        mine = {(at, one.first_offset) for at, found in writers.items() for one in found if (one.id, one.epoch) == use}
+        if held and mine >= {(start.place, start.offset) for start in held} and _word(wire, vote.transaction) is None:
+            if len(held) == len(starts) and {at for at, _ in mine} == set(vote.places):
+                return Prepared()
+            if not before and (vote.marked is None or vote.marked in writers):
+                held = []  # waiting can't help: nobody ends it
         if not held:
             found = "; ".join(_nothing(wire, start) for start in starts) or "it recorded no rows"
             return Unknown(f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and {found}")
-    raise _hidden(wire, vote, answer, held[0])
+    raise _hidden(vote, answer, *min(before, key=lambda one: one[0].first_offset, default=(None, held[0])))
 
 
 def read_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, list[_Start]]:
@@ -121,7 +139,7 @@ def read_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, l
 
 def _proof(vote: Vote, start: _Start) -> AlreadyCommitted | Lost | None:
     one, seen = vote.transaction, start.seen
-    if seen.error or start.held or seen.producer != (one.producer_id, one.producer_epoch):
+    if seen.error or start.held or seen.producer != one.producer:
         return None
     # Listed are those that end here or later, and a producer has one transaction at a time in a partition.
     if any(producer == one.producer_id and first <= start.offset for producer, first in seen.aborted):
@@ -132,6 +150,8 @@ def _proof(vote: Vote, start: _Start) -> AlreadyCommitted | Lost | None:
 def _nothing(wire: Wire, start: _Start) -> str:
     """Return why a place proves nothing."""
     seen = start.seen
+    if start.held:
+        return f"{start} is open, and nobody will end it"
     if seen.error == UNKNOWN_TOPIC_ID:
         now = wire.topics([start.topic]).get(start.topic)
         became = f"was made again, with id {now.id}" if now is not None else "was deleted"
@@ -145,14 +165,12 @@ def _nothing(wire: Wire, start: _Start) -> str:
     return f"{start} holds rows of producer id {seen.producer[0]}, epoch {seen.producer[1]}"
 
 
-def _hidden(wire: Wire, vote: Vote, answer: str, start: _Start) -> Retryable:
-    where = (start.topic, start.partition)
-    holders = sorted(wire.open_in([where])[where], key=lambda one: one.first_offset)
-    who = f"producer id {holders[0].id} (epoch {holders[0].epoch})" if holders else "a transaction that has just ended"
+def _hidden(vote: Vote, answer: str, holder: OpenProducer | None, start: _Start) -> Retryable:
+    who = f"producer id {holder.id} (epoch {holder.epoch})" if holder else "a transaction that has just ended"
     what = f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and its rows can't be read yet"
     why = f"{who} holds the last stable offset of {start} at {start.seen.stable}"
     fix = "wait until that transaction is ended (by its owner, or by its timeout), then start the job again; "
-    fix += f"kafka-transactions.sh describe-producers --topic {where[0]} --partition {where[1]} shows it"
+    fix += f"kafka-transactions.sh describe-producers --topic {start.topic} --partition {start.partition} shows it"
     return Retryable(what, why=why, next=fix)
 
 
@@ -170,11 +188,6 @@ class Ended:
     places: tuple[Place, ...]
     commit: bool
     sure: bool
-
-    @property
-    def word(self) -> str:
-        """What its coordinator calls it."""
-        return "CompleteCommit" if self.commit else "CompleteAbort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,19 +220,19 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
             allow = f"let this job write it: {fixes.allow('Alter', '--cluster')}"
             fix = allow if code == CLUSTER_NOT_AUTHORIZED else "see that leader's log"
             raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_else(one, fixes)}")
-        _LOG.warning("%s: its marker was missing (%s): it is written now", one, one.ended.word)
+        _LOG.warning("%s: the marker of its end was missing: it is written now", one)
 
 
 def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Missing]:
     """Find where they are still open when markers are overdue. An unreachable partition is skipped."""
-    uses = {(one.transaction.producer_id, one.transaction.producer_epoch): one for one in ended}
+    uses = {one.transaction.producer: one for one in ended}
     places = {place for one in ended for place in one.places}
     left: list[_Missing] = []
     for attempt in attempts_within(MARKER_SECONDS if places else 0, first_seconds=0.001, longest_seconds=0.05):
         open_now = wire.open_now(places) if attempt else seen
         left = [
             _Missing(uses[writer.id, writer.epoch], place, writer)
-            for place, writers in sorted(open_now.items())
+            for place, writers in sorted(open_now.items(), key=lambda entry: (entry[0][0] == OFFSETS, entry[0]))
             for writer in writers
             if place in places and (writer.id, writer.epoch) in uses
         ]
@@ -228,15 +241,24 @@ def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Mis
     return left
 
 
+def _word(wire: Wire, one: Transaction) -> Described | None:
+    """Return what its coordinator says of a producer; None where it has forgotten it, and will never end it."""
+    now = wire.describe([one.id]).get(one.id)
+    return now if now is not None and now.transaction.producer_id == one.producer_id else None
+
+
 def _decided(wire: Wire, one: _Missing, fixes: Remedies) -> Transaction:
-    """Return the transaction with the epoch that its end raised it to, if that end is still its coordinator's word."""
-    use, word = one.ended.transaction, one.ended.word
-    if one.ended.sure:
+    """Return the transaction with the epoch that its end raised it to, if no word of its coordinator is another one.
+
+    A coordinator that has forgotten the id ends nothing: what partitions prove, or else the decision, is its end.
+    """
+    use, word = one.ended.transaction, "CompleteCommit" if one.ended.commit else "CompleteAbort"
+    now = None if one.ended.sure else _word(wire, use)
+    if now is None:
         return Transaction(use.id, use.producer_id, use.producer_epoch + 1)
-    now = wire.describe([use.id]).get(use.id)
-    if now is None or now.state != word or not use.is_use_of(now.transaction):
-        said = "no longer knows the id" if now is None else f"says {now.state} ({now.transaction.ref})"
-        raise _unfinished(one, f"its coordinator {said}, not {word}", _else(one, fixes))
+    if now.state != word or not use.is_use_of(now.transaction):
+        said = f"its coordinator says {now.state} ({now.transaction.ref}), not {word}"
+        raise _unfinished(one, said, _else(one, fixes))
     return now.transaction
 
 

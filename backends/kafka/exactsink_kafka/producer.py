@@ -141,13 +141,10 @@ class PlainClient(Client):
             for _ in range(2):
                 self._producer.list_topics(self._topic or "__transaction_state", timeout=_left(until))
             cluster = str(self._producer.cluster_id(timeout=_left(until)))
-            self._begin(_left(until))
+            self._producer.init_transactions(_left(until))
+            self._producer.begin_transaction()
             connected.result()
         return cluster
-
-    def _begin(self, seconds: float) -> None:
-        self._producer.init_transactions(seconds)
-        self._producer.begin_transaction()
 
     def failed(self) -> Failure | None:
         """Begin another transaction: librdkafka refuses that with the reason, and sends nothing."""

@@ -110,7 +110,7 @@ class Sender:
         """Group batches by their leaders as last reported, -1 where there is none."""
         grouped = defaultdict(list)
         for batch in batches:
-            grouped[self._wire.asker.leader(self._topic, batch.partition)].append(batch)
+            grouped[self._wire.asker.leaders.get((self._topic, batch.partition), -1)].append(batch)
         return grouped
 
     def _post(self, leader: int, batches: list[Batch]) -> None:

@@ -11,7 +11,7 @@ from exactsink_kafka.outcomes import incomplete, read_back, resolve
 from exactsink_kafka.transactions import Transaction, Vote
 from exactsink_kafka.wire import Place, Wire
 
-__all__ = ["held_by", "is_open", "places_of", "said_of", "standings", "state_of"]
+__all__ = ["held_by", "is_open", "said_of", "standings", "state_of"]
 
 
 def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described]) -> Mapping[Transaction, Standing]:
@@ -26,13 +26,13 @@ def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described])
     found |= {vote.transaction: _ended(wire, vote, known.get(vote.transaction.id)) for vote in ended}
     # A marker of its end may be late, or lost: a commit waits for it, or writes it.
     committed = [vote for vote in ended if found[vote.transaction] == AlreadyCommitted()]
-    writers = wire.open_now({place for vote in committed for place in places_of(vote)})
+    writers = wire.open_now({place for vote in committed for place in vote.places})
     still = {(writer.id, writer.epoch) for there in writers.values() for writer in there}
     uses = [vote.transaction for vote in committed]
-    return found | {one: Prepared() for one in uses if (one.producer_id, one.producer_epoch) in still}
+    return found | {one: Prepared() for one in uses if one.producer in still}
 
 
-def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted | Lost | Unknown:
+def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted | Lost | Prepared | Unknown:
     """Return how a transaction ended: by what readers see of it, else by its coordinator's word."""
     said = said_of(vote.transaction, known)
     if said is not None:
@@ -43,12 +43,6 @@ def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted 
 def is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
     found = known.get(vote.transaction.id)
     return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
-
-
-def places_of(vote: Vote) -> tuple[Place, ...]:
-    """Return all partitions that the transaction's end has to reach."""
-    places = tuple((written.topic, number) for written in vote.written for number in written.first_offsets)
-    return places + ((vote.marked,) if vote.marked is not None else ())
 
 
 def said_of(one: Transaction, known: Described | None) -> AlreadyCommitted | Lost | None:
@@ -76,8 +70,7 @@ def held_by(wire: Wire, one: Transaction) -> Sequence[str]:
 
 
 def _held(one: Transaction, place: Place, writers: Sequence[OpenProducer], until: str) -> str:
-    use = (one.producer_id, one.producer_epoch)
-    mine = min((w.first_offset for w in writers if (w.id, w.epoch) == use), default=-1)
+    mine = min((w.first_offset for w in writers if (w.id, w.epoch) == one.producer), default=-1)
     if mine < 0:
         return ""
     where = f"{place[0]}-{place[1]}"

@@ -37,6 +37,11 @@ class Transaction:
         """Name it as committables and listings do."""
         return f"{self.id}/{self.producer_id}/{self.producer_epoch}"
 
+    @property
+    def producer(self) -> tuple[int, int]:
+        """Return the producer's id and epoch, as batches and leaders name it."""
+        return self.producer_id, self.producer_epoch
+
     def is_use_of(self, named: Transaction) -> bool:
         """Return whether a coordinator speaks of this very use: of its epoch, or the one that its end raised it to."""
         same = (named.id, named.producer_id) == (self.id, self.producer_id)
@@ -77,6 +82,12 @@ class Vote:
     cluster: str
     written: tuple[Written, ...]
     marked: tuple[str, int] | None = None
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Return all partitions that the transaction's end has to reach, each a topic's name and a number."""
+        places = tuple((written.topic, number) for written in self.written for number in written.first_offsets)
+        return places + ((self.marked,) if self.marked is not None else ())
 
     def dump(self) -> bytes:
         rest = {"cluster": self.cluster, "written": [asdict(topic) for topic in self.written], "marked": self.marked}

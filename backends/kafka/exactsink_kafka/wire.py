@@ -48,11 +48,6 @@ class Wire:
         """Return the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
         return self.asker.use("connect", lambda channel: channel.admin)
 
-    @property
-    def session(self) -> object:
-        """What is another one after each break of the connection; None before the first request."""
-        return self.asker.session
-
     def brokers(self) -> Sequence[int]:
         """Ask any broker which ones are alive."""
         return self.asker.use("query the cluster", lambda channel: channel.refresh()[1])
@@ -210,12 +205,11 @@ class Wire:
 
     def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
         """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
-        producer = (transaction.producer_id, transaction.producer_epoch)
         return {
             partition: active
             for partition, writers in self.open_in(partitions).items()
             for active in writers
-            if (active.id, active.epoch) == producer
+            if (active.id, active.epoch) == transaction.producer
         }
 
     def find(self, id: str) -> None:

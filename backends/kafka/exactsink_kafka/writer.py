@@ -10,8 +10,9 @@ from functools import partial
 
 import pyarrow as pa
 
-from exactsink.contract import Committable, ConfigError, Fatal, Mark, Retryable, Txn, Writer
+from exactsink.contract import Committable, Fatal, Mark, Retryable, Txn, Writer
 from exactsink_kafka.channel import Question
+from exactsink_kafka.columns_client import ColumnsClient, Settings
 from exactsink_kafka.errors import ENDED, ENDED_NEXT, NOT_MINE, UNDECIDED, Failures, named, refused
 from exactsink_kafka.group import group_of, mark_offset
 from exactsink_kafka.messages import Described, OpenProducer, Topic
@@ -170,28 +171,20 @@ def row_producer(
     header: Header | None = None,
     joins: bool = False,
 ) -> RowProducer:
-    """Make the producer that the options ask for. `auto` takes the fast one where it loads and the rows allow it.
+    """Make the producer that the options ask for. `auto` takes the fast one where the options allow it.
 
     `header` is added to every record; `joins`: see `Sender`.
     """
     failures = Failures(doing, options)
     why = "asked for" if options.writer == "plain" else slow_because(options)
     if why is None:
-        try:
-            from exactsink_kafka.columns_client import ColumnsClient, Settings  # numpy or crc32c may be missing
-
-            settings = Settings.of(options, doing)
-            client: Client = ColumnsClient(wire, options, transactional_id, settings, failures, joins=joins)
-            _LOG.debug("%s: the fast writer", doing)
-            return RowProducer(client, options.topic, doing, header)
-        except ImportError as error:
-            why = str(error)
-    if options.writer == "fast":
-        fix = 'set writer = "auto", or give executors numpy and crc32c: pip install numpy crc32c'
-        raise ConfigError(f'{doing}: writer = "fast" can\'t be used here', why=why, next=fix)
-    _LOG.debug("%s: the plain writer: %s", doing, why)
-    given, beside = producer_settings(options, transactional_id, client_id), partial(wire.find, transactional_id)
-    return RowProducer(PlainClient(given, options.topic, failures, doing, beside), options.topic, doing, header)
+        settings = Settings.of(options, doing)
+        client: Client = ColumnsClient(wire, options, transactional_id, settings, failures, joins=joins)
+    else:
+        given, beside = producer_settings(options, transactional_id, client_id), partial(wire.find, transactional_id)
+        client = PlainClient(given, options.topic, failures, doing, beside)
+    _LOG.debug("%s: the %s", doing, "fast writer" if why is None else f"plain writer: {why}")
+    return RowProducer(client, options.topic, doing, header)
 
 
 def _let_go(producer: RowProducer, wire: Wire) -> None:

@@ -264,9 +264,9 @@ class PostgresCommitter(SinkSession, Committer):
         return marks, marks.newest()
 
     def _fed_by(self, session: Session) -> str | None:
-        """Return the journal whose mark stands; make the table of marks where none does, or an earlier release's."""
+        """Return the journal whose mark stands; make the table of marks where none does."""
         marks, mark = self._last(session)
-        if mark is None or (mark.epoch is not None and not mark.tokens):
+        if mark is None:
             with session.transaction():
                 marks.create()
         return None if mark is None else mark.lineage

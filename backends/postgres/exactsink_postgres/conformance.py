@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from exactsink.contract import Backend, Committable, ConfigError, Txn
+from exactsink.contract import Backend, Committable, ConfigError
 from exactsink.testing import ConformanceTarget
 from exactsink_postgres.backend import PostgresBackend
 from exactsink_postgres.options import PostgresOptions
@@ -38,7 +38,6 @@ _A_SERVER = (
     "set PGHOST, PGUSER, PGDATABASE and the like to a server for tests, whose role may make databases, with "
     f"max_prepared_transactions = {_SLOTS} or more"
 )
-_RECORDINGS = Path(__file__).with_name("conformance.json")
 _TABLE = "CREATE TABLE flights (id bigint, kind text, amount float8, n bigserial)"
 _HELD = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database()"
 
@@ -103,22 +102,6 @@ class PostgresTarget(ConformanceTarget):
         there = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND gid = ANY (%s)"
         with psycopg.connect(self.there(folder)) as session:
             return session.execute(there, (_foreign(folder),)).fetchone() == (len(_foreign(folder)),)
-
-    def previous(self, folder: Path) -> Sequence[Committable]:
-        return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())[self.strategy]]
-
-    def _prepare(self, folder: Path, recording: Mapping[str, Any]) -> Committable:
-        """Prepare as a release did; nobody reads any more what its payload says of the server."""
-        txn = Txn.parse(recording["txn"])
-        assert txn is not None
-        end = sql.SQL("PREPARE TRANSACTION {}").format(sql.Literal(txn.id)) if recording["prepared"] else "COMMIT"
-        with psycopg.connect(self.there(folder), autocommit=True) as session:
-            session.execute("BEGIN")
-            for statement in recording["statements"]:
-                session.execute(statement)
-            session.execute(end)
-        payload = recording["payload"] % {"xid": 0, "system": "0", "database": 0, "timeline": 0}
-        return Committable(txn, recording["rows"], payload.encode(), recording["version"])
 
     def there(self, folder: Path) -> str:
         return make_conninfo(self.conninfo, dbname=_database(folder))

@@ -30,10 +30,7 @@ from exactsink_postgres.type_mapping import Column
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["UNMARKED", "Load", "LoadingWriter", "Ticket", "payload_of"]
-
-UNMARKED = 1
-"""The version of payloads of release 0.1, whose participants left no marks."""
+__all__ = ["Load", "LoadingWriter", "Ticket", "payload_of"]
 
 _CANCEL_SECONDS = 5
 
@@ -199,8 +196,7 @@ class LoadingWriter(Load, Writer):
 
 
 def payload_of(committable: Committable, writer: type[LoadingWriter]) -> dict[str, Any]:
-    """Read what a participant said with its vote. Raises Fatal for a later release's."""
-    if committable.version > writer.payload_version:
-        check_version(committable, writer.payload_version)
+    """Read what a participant said with its vote. Raises Fatal for another release's."""
+    check_version(committable, writer.payload_version)
     voted: dict[str, Any] = json.loads(committable.payload)
     return voted

@@ -2,7 +2,7 @@
 
 `exactsink_epochs` holds the marks, in the schema of the table: a row for a journal's birth, for each participant that
 was committed, for each epoch that was applied. `exactsink_staged` holds the participants that have voted with strategy
-`staged`, in the schema of the staging tables; earlier releases had it in that of the table.
+`staged`, in the schema of the staging tables.
 """
 
 from __future__ import annotations
@@ -23,16 +23,11 @@ _BIRTH = -1  # the epoch of a birth's row
 _WHOLE = ""  # the ref of a row for a whole epoch, or a birth
 MARKS_TABLE = """(job text, sink text, epoch bigint, ref text, lineage text NOT NULL, token text NOT NULL,
     PRIMARY KEY (job, sink, epoch, ref))"""
-# Release 0.1 kept one row for (job, sink), of the epoch that strategy staged had applied last, without a token.
-_UPGRADE = f"""ALTER TABLE {{}} DROP CONSTRAINT exactsink_epochs_pkey, DROP COLUMN generation,
-    ADD COLUMN ref text NOT NULL DEFAULT '{_WHOLE}', ADD COLUMN token text NOT NULL DEFAULT '',
-    ADD PRIMARY KEY (job, sink, epoch, ref)"""
 _STAGED_TABLE = """(participant text PRIMARY KEY, rows_table text NOT NULL, rows bigint NOT NULL,
     staged_at timestamptz NOT NULL DEFAULT clock_timestamp())"""
 _NEWEST = """
-    SELECT lineage, epoch, array_agg(DISTINCT stored ->> 'token'), count(nullif(stored ->> 'ref', '')), count(*)
-    FROM (SELECT lineage, epoch, to_jsonb(mark) AS stored FROM {0} AS mark WHERE job = %s AND sink = %s
-        AND epoch = (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)) AS newest
+    SELECT lineage, epoch, array_agg(DISTINCT token), count(nullif(ref, '')), count(*) FROM {0}
+    WHERE job = %s AND sink = %s AND epoch = (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s)
     GROUP BY lineage, epoch ORDER BY lineage = %s LIMIT 1
 """
 
@@ -77,10 +72,8 @@ class OwnTable:
         except psycopg.errors.UndefinedTable:
             return []
 
-    def _is_there(self, column: str = "tableoid") -> bool:
-        """Return whether the table is there, and has the column."""
-        query = "SELECT FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attname = %s"
-        return bool(self.session.run(query, self.relation, column).fetchall())
+    def _is_there(self) -> bool:
+        return bool(self.session.run("SELECT WHERE to_regclass(%s) IS NOT NULL", self.relation).fetchall())
 
 
 class Marks(OwnTable):
@@ -94,14 +87,6 @@ class Marks(OwnTable):
         self._key = (job, sink)
         self._lineage = lineage
 
-    def create(self) -> None:
-        """Make the table, or give an earlier release's its present columns. Idempotent."""
-        if not self._is_there("token"):
-            super().create()
-            self.session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
-            if not self._is_there("token"):
-                self.session.run(_UPGRADE.format(self.relation))
-
     def newest(self, tag: str = "") -> Mark | None:
         """Return the mark: of the highest epoch, else the birth. None where neither is, nor a table."""
         rows = self._asked(tag + _NEWEST, *self._key, *self._key, self._lineage)
@@ -110,7 +95,7 @@ class Marks(OwnTable):
         lineage, epoch, tokens, refs, count = rows[0]
         if epoch == _BIRTH:
             return Mark(lineage)
-        return Mark(lineage, epoch, frozenset(filter(None, tokens)), refs if refs == count else None)
+        return Mark(lineage, epoch, frozenset(tokens), refs if refs == count else None)
 
     def put_birth(self) -> None:
         """Put the birth where there is no mark at all."""

@@ -44,8 +44,7 @@ _CLOSED_SEQUENCES = """
 """
 _OWN = """
     SELECT class.relname AS name, pg_has_role(class.relowner, 'USAGE') AS owned,
-        class.relname ~ '^exactsink_rows_' AS staging, class.relname = 'exactsink_epochs' AND EXISTS
-            (SELECT FROM pg_attribute WHERE attrelid = class.oid AND attname = 'generation') AS outdated,
+        class.relname ~ '^exactsink_rows_' AS staging,
         has_table_privilege(class.oid, 'SELECT') AND has_table_privilege(class.oid, 'INSERT')
             AND has_table_privilege(class.oid, 'DELETE')
             AND (class.relname = 'exactsink_epochs' OR has_table_privilege(class.oid, 'UPDATE'))
@@ -154,7 +153,7 @@ def table_findings(
     may_make = at["creatable"] or makes  # else it is an error already
     yield from _own_tables(ctx, connection, space, role, may_make=may_make)
     if staged:
-        yield from _staging(options, ctx, connection, role, space)
+        yield from _staging(options, ctx, connection, role)
     if table is None:
         yield from _absent(options, schema, space)
     elif table.kind not in ("r", "p"):
@@ -196,9 +195,7 @@ def _own_tables(
     yield from _unusable([own for own in found if not own["staging"]], space, role)
 
 
-def _staging(
-    options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, role: str, table_space: str
-) -> Iterator[Finding]:
+def _staging(options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, role: str) -> Iterator[Finding]:
     """Find what of the staging tables this role can't make or use, and who else gets their rows."""
     space = options.staging_schema
     [at] = ask(connection, _STAGING, space=space)
@@ -209,9 +206,7 @@ def _staging(
             message = f"role {role} may not make schema {space} for its staging tables (staging_schema)"
             fix = f"CREATE SCHEMA {quoted(space)} AUTHORIZATION {role};"
         yield Finding("error", message, fix)
-    spaces = {space, table_space}  # an earlier release had them in the table's
-    for kept in sorted(spaces):
-        yield from unusable(ctx, connection, kept, role, "exactsink_staged", "exactsink_staged_unlogged")
+    yield from unusable(ctx, connection, space, role, "exactsink_staged", "exactsink_staged_unlogged")
     for publication in ask(connection, _PUBLICATIONS, space=space) if options.staging == "logged" else ():
         message = f"publication {publication['name']} takes all tables of schema {space}, staged rows among them: its "
         fix = 'publish tables by name; or staging = "unlogged" in the config, which publishes none: staged rows that '
@@ -232,10 +227,7 @@ def unusable(ctx: JobContext, connection: psycopg.Connection, space: str, role: 
 def _unusable(found: list[dict[str, Any]], space: str, role: str) -> Iterator[Finding]:
     for own in found:
         name = quoted(space, own["name"])
-        if own["outdated"] and not own["owned"]:
-            message = f"table {space}.{own['name']} is an earlier release's, and role {role} may not change it"
-            yield Finding("error", message, f"ALTER TABLE {name} OWNER TO {role};")
-        elif own["staging"] and not own["owned"]:
+        if own["staging"] and not own["owned"]:
             message = f"staging table {space}.{own['name']} of this sink belongs to another role"
             yield Finding("error", f"{message}: this one can't empty it", f"ALTER TABLE {name} OWNER TO {role};")
         elif not own["usable"]:

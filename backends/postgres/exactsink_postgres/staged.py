@@ -30,7 +30,7 @@ from exactsink.contract import (
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.committer import UNBEGUN, PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
-from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
+from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Registry, in_query
 from exactsink_postgres.server import Session
@@ -176,7 +176,7 @@ class StagingCommitter(PostgresCommitter):
             table = form.like
             fed_by = self._fed_by(session)
             if not self._swept:
-                self._clear(session, options.staging_schema, table.schema)
+                self._clear(session, options.staging_schema)
                 self._swept = True
             with session.transaction():
                 make_schema(session, options.staging_schema)
@@ -241,7 +241,7 @@ class StagingCommitter(PostgresCommitter):
     def roll_back(self, session: Session, refs: Sequence[str]) -> None:
         super().roll_back(session, refs)
         emptied = {name for registry in self._registries(session) for name in registry.forget(refs)}
-        self._clear(session, self._options.staging_schema, self.schema(session), emptied=emptied)
+        self._clear(session, self._options.staging_schema, emptied=emptied)
 
     def listed(self, session: Session) -> list[InDoubt]:
         # In this order: who commits its rows between the two listings is in the second one.
@@ -255,10 +255,8 @@ class StagingCommitter(PostgresCommitter):
         return [*super().held_by(session, ref), *waits]
 
     def _registries(self, session: Session) -> list[Registry]:
-        """Return where this sink's participants may be registered; in the table's own schema by an earlier release."""
-        schema, earlier = self._options.staging_schema, self.schema(session)
-        found = [Registry(session, schema), Registry(session, schema, unlogged=True)]
-        return found if earlier == schema else [*found, Registry(session, earlier)]
+        """Return where this sink's participants may be registered."""
+        return [Registry(session, self._options.staging_schema, unlogged=unlogged) for unlogged in (False, True)]
 
     def _apply(self, session: Session, seen: Mark | None, epoch: int, given: Sequence[Committable]) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
@@ -266,8 +264,6 @@ class StagingCommitter(PostgresCommitter):
         marks = self.marks(session, schema)
         with session.transaction():
             session.run(_IN_ORDER)
-            if any(committable.version == UNMARKED for committable in given):
-                marks.create()
             marks.lock()
             if self._is_marked(marks, seen, epoch):
                 return AlreadyCommitted()
@@ -325,8 +321,8 @@ class Place:
 
     @classmethod
     def of(cls, committable: Committable) -> Place:
-        voted = payload_of(committable, StagingWriter)  # before version 3 in the schema of the sink's table
-        return cls(voted.get("staging_schema", voted["schema"]), voted["rows_table"], voted.get("unlogged", False))
+        voted = payload_of(committable, StagingWriter)
+        return cls(voted["staging_schema"], voted["rows_table"], voted["unlogged"])
 
     @property
     def relation(self) -> str:

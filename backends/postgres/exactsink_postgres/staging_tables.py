@@ -28,7 +28,7 @@ ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: whose rows they are."""
 
 _LOG = logging.getLogger("exactsink")
-_COMMENT = re.compile(r"(?:g(\d+)-(\S*)\.e(\d+)|free)(?: (\w+) (\d+))?")
+_COMMENT = re.compile(r"(?:g(\d+)-(\S*)\.e(\d+)|free) (\w+) (\d+)")
 _LIST = r"""SELECT relname, relpersistence = 'u', obj_description(oid, 'pg_class') FROM pg_class
     WHERE relnamespace = to_regnamespace(%s) AND relkind = 'r' AND relname LIKE 'exactsink\_rows\_%%'
         AND starts_with(obj_description(oid, 'pg_class'), %s)
@@ -88,19 +88,19 @@ class Form:
 class StagingTable:
     """One of the staging tables of a sink (job.sink), and whose rows are in it; None: nobody's.
 
-    `form` is the hash of what it was made like; empty for a table of an earlier release, which served one epoch only.
+    `form` is the hash of what it was made like.
     """
 
     schema: str
     sink: str
     opened: OpenEpoch | None
-    form: str = ""
+    form: str
     number: int = 0
     unlogged: bool = False
 
     @property
     def name(self) -> str:
-        made_for = f"{self.sink} {self.form} {self.number}" if self.form else self.comment
+        made_for = f"{self.sink} {self.form} {self.number}"
         return f"exactsink_rows_{hashlib.sha256(made_for.encode()).hexdigest()[:16]}"
 
     @property
@@ -110,7 +110,7 @@ class StagingTable:
     @property
     def comment(self) -> str:
         """What the table's comment says."""
-        return f"{self.whose} {self.form} {self.number}" if self.form else self.whose
+        return f"{self.whose} {self.form} {self.number}"
 
     @property
     def relation(self) -> str:
@@ -127,7 +127,7 @@ class StagingTable:
             match = _COMMENT.fullmatch(comment.removeprefix(f"{sink}."))
             if match is not None:
                 opened = OpenEpoch(int(match[1]), match[2], int(match[3])) if match[1] else None
-                table = cls(schema, sink, opened, match[4] or "", int(match[5] or 0), unlogged)
+                table = cls(schema, sink, opened, match[4], int(match[5]), unlogged)
                 if table.name == name:  # it follows from the comment: a copied one leads to no foreign table
                     yield table
 
@@ -216,9 +216,9 @@ def twice(
 def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTable], *, drop: bool = False) -> None:
     """Empty those that hold no registered participant, and set them free. Whose turn it is, the caller has seen to.
 
-    Each in a transaction of its own. What an earlier release made goes, and with `drop` all of them. A lock that does
-    not come at once (a task's that still writes, pg_dump's) or a refusal is logged, unless the table is among those
-    `left` before, and the table is left: the next epoch tries again, and takes another one meanwhile.
+    Each in a transaction of its own; `drop` drops them instead. A lock that does not come at once (a task's that still
+    writes, pg_dump's) or a refusal is logged, unless the table is among those `left` before, and the table is left: the
+    next epoch tries again, and takes another one meanwhile.
     """
     for table in tables:
         try:
@@ -227,7 +227,7 @@ def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTab
                 # Looked at under the lock: whoever writes here has committed, or is gone; nobody else takes it.
                 session.run(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE NOWAIT")
                 if table.is_standing(session) and not table.registry(session).in_table(table.name):
-                    _empty(session, table, drop=drop or not table.form)
+                    _empty(session, table, drop=drop)
         except psycopg.errors.UndefinedTable:  # another process dropped it
             continue
         except psycopg.Error as error:

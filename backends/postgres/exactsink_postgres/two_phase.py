@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import psycopg
@@ -25,20 +24,14 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink_postgres.committer import UNBEGUN, PostgresCommitter, check_owners, finish, list_prepared
-from exactsink_postgres.load import UNMARKED, LoadingWriter, Ticket, payload_of
+from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
-from exactsink_postgres.server import Session
 from exactsink_postgres.tables import chosen_columns, ensure_table
 
 __all__ = ["TwoPhaseCommitter", "TwoPhaseWriter"]
 
 _DECIDED = "the epoch is decided, and is committed again; no row is lost"
-_STATUS = """SELECT gid, pg_xact_status((vote ->> 'xid')::xid8) FROM jsonb_each(%s::text::jsonb) AS voted(gid, vote)
-    WHERE (vote ->> 'system', vote ->> 'database', (vote ->> 'timeline')::int) = (SELECT system_identifier::text,
-        pg_database.oid::text, ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int
-        FROM pg_control_system(), pg_database WHERE datname = current_database())
-        AND (vote ->> 'xid')::xid8 < pg_snapshot_xmax(pg_current_snapshot())"""
 
 
 class TwoPhaseWriter(LoadingWriter):
@@ -79,63 +72,42 @@ class TwoPhaseCommitter(PostgresCommitter):
             return Ticket(*where, table.schema, self.ctx.lineage, self._fed_by(session)).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        gids, unmarked = _read(committables)
+        gids = _read(committables)
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self.using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing, epoch)
             # In this order, in two statements: one that is committed between them is found by the second.
             done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self.ctx.sink}: {doing}")
             session.await_standbys()
-            statuses = _statuses(session, unmarked)
-            if left := {gid for gid in unmarked if gid in done or statuses[gid] == "committed"}:
-                with session.transaction():  # they left no marks: now that they are committed, they get them
-                    marks.create()
-                    marks.lock()
-                    for gid in left - marks.proven(epoch, gids):
-                        marks.add(epoch, unmarked[gid]["token"], gid)
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
             if done | proven != set(gids):
                 self._seen(session, doing)  # what is not found is lost on the server whose mark was read
-        return [Committed() if gid in done else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
+        return [Committed() if gid in done else _resolved(gid, proven, seen) for gid in gids]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        gids, unmarked = _read(committables)
+        gids = _read(committables)
         doing = f"check how epoch {epoch} ended in table {self._options.name}"
         with self.using(doing) as session:
             marks, seen = self._seen(session, doing, epoch)
             held = list_prepared(session, gids)  # in this order, as in `commit`
-            statuses = _statuses(session, unmarked)
             proven = marks.proven(epoch, gids) if held.keys() != set(gids) else set()
             if held.keys() | proven != set(gids):
                 self._seen(session, doing)
             check_owners(session, held, f"sink {self.ctx.sink}: {doing}")
-        return [Prepared() if gid in held else _resolved(gid, proven, seen, statuses.get(gid)) for gid in gids]
+        return [Prepared() if gid in held else _resolved(gid, proven, seen) for gid in gids]
 
 
-def _read(committables: Sequence[Committable]) -> tuple[Sequence[str], Mapping[str, Mapping[str, Any]]]:
-    """Return the names of what was prepared; and what those voted, with their token, who left no mark."""
-    votes = {c.txn.id: {**payload_of(c, TwoPhaseWriter), "token": c.txn.token} for c in committables}
-    return list(votes), {c.txn.id: votes[c.txn.id] for c in committables if c.version == UNMARKED}
+def _read(committables: Sequence[Committable]) -> Sequence[str]:
+    """Return the names of what was prepared. Raises Fatal for a vote of another release."""
+    for committable in committables:
+        payload_of(committable, TwoPhaseWriter)
+    return [committable.txn.id for committable in committables]
 
 
-def _statuses(session: Session, unmarked: Mapping[str, Mapping[str, Any]]) -> Mapping[str, str]:
-    """Return how transactions of release 0.1 ended; "" where this server can't know, or is not where they began."""
-    if not unmarked:
-        return {}
-    found = session.execute(_STATUS, (json.dumps(unmarked),)).fetchall()
-    return dict.fromkeys(unmarked, "") | {gid: status or "" for gid, status in found}
-
-
-def _resolved(
-    gid: str, proven: Collection[str], seen: Mark | None, status: str | None
-) -> AlreadyCommitted | Lost | Unknown:
-    """Return what became of a participant that is not prepared, given the mark that stood before.
-
-    One that left no mark has the `status` of its transaction instead.
-    """
-    if gid in proven or status == "committed":
+def _resolved(gid: str, proven: Collection[str], seen: Mark | None) -> AlreadyCommitted | Lost | Unknown:
+    """Return what became of a participant that is not prepared, given the mark that stood before."""
+    if gid in proven:
         return AlreadyCommitted()
-    if status == "aborted" or (status is None and seen is not None):
-        why = f"the target's mark is {seen}" if status is None else "its transaction was rolled back"
-        return Lost(f"{gid} is not prepared, and left no mark; {why}")
+    if seen is not None:
+        return Lost(f"{gid} is not prepared, and left no mark; the target's mark is {seen}")
     return Unknown(f"{gid} is not prepared, and nothing in the target shows its outcome")

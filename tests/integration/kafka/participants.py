@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from exactsink.contract import Committable, JobContext, Outcome, Txn
@@ -105,6 +105,11 @@ class Participants:
         admin.create_topics([NewTopic(self.topic, 2, 1)])[self.topic].result(_ANSWER)
         wait_until(lambda: self.topic in self.wire.topics([self.topic]), "the topic to be there")
         return self.wire.topics([self.topic])[self.topic].id
+
+    def delete_records(self, partition: int, end: int) -> None:
+        """Delete a partition's records before an offset."""
+        admin, place = self.kafka.admin(), TopicPartition(self.topic, partition, end)
+        admin.delete_records([place])[place].result(_ANSWER)
 
     def vote(self, slot: int, *values: str, timeout: float = 60) -> Committable:
         """Vote as a task does: write, and name the open transaction and where its rows begin."""

@@ -59,13 +59,13 @@ def first_batch(attempts: Attempts) -> bytes:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("size", [300, pytest.param(20_000, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("size", [300, pytest.param(100_000, marks=pytest.mark.proof)])
 def test_java_s_consumer_reads_all_codecs_with_its_checks(kafka: Kafka, size: int) -> None:
     rng, wanted, topics = random.Random(size), {}, []
     for codec in CODECS:
         for level in (-1, 9):
             topics.append(kafka.new_topic("java", 5))
-            given = {"compression.type": codec, "compression.level": level, "batch.size": rng.choice([900, 100_000])}
+            given = {"compression.type": codec, "compression.level": level, "batch.size": rng.choice([3 * size, 10**5])}
             mine = attempts_on(kafka.bootstrap).with_(topic=topics[-1], writer="fast", producer=given)
             texts = [(f"{n % 97}", f"{topics[-1]};{n};" + "x" * rng.randrange(200)) for n in range(size)]
             mine.commit(mine.voted(rows(*((k.encode(), v.encode()) for k, v in texts))))
@@ -112,23 +112,6 @@ def shown(record: Record) -> tuple[Any, ...]:
     return record.key, record.value, record.headers, record.timestamp if record.timestamp < 10**12 else 0
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"topic": "t"}, ColumnsClient),
-        ({"topic": "t", "epoch_header": "epoch"}, ColumnsClient),
-        ({"topic": None}, PlainClient),
-        ({"topic": "t", "producer": {"socket.keepalive.enable": True}}, PlainClient),
-        ({"topic": "t", "writer": "plain"}, PlainClient),
-        ({"topic": "t", "writer": "fast"}, ColumnsClient),
-    ],
-)
-def test_which_writer_takes_which_rows(given: dict[str, Any], expected: type) -> None:
-    producer = made(given)
-    assert type(producer._client) is expected
-    producer.drop()
-
-
 def test_check_warns_of_a_setting_that_costs_the_fast_writer(kafka: Kafka) -> None:
     mine = attempts_on(kafka.bootstrap).with_(topic=kafka.new_topic("checked"))
     for producer, said in (({"socket.keepalive.enable": True}, ["socket.keepalive.enable"]), ({"linger.ms": 5}, [])):
@@ -136,6 +119,9 @@ def test_check_warns_of_a_setting_that_costs_the_fast_writer(kafka: Kafka) -> No
         with closing(KafkaCommitter(options, JobContext(mine.job, "out", "", 1, ""))) as driver:
             warned = [one.message for one in driver.check(None, None) if "the plain writer" in one.message]
         assert [one.rpartition(" ")[2] for one in warned] == said
+        producer = row_producer(options, mine.wire(), "id", "client", "test")
+        assert type(producer._client) is (PlainClient if said else ColumnsClient)
+        producer.drop()
 
 
 @pytest.mark.parametrize("writer", ["plain", "fast"])

@@ -105,21 +105,6 @@ def test_a_transaction_that_an_administrator_aborts_in_one_partition_is_not_comm
     assert participants.values() == ["1-a", "1-b"]
 
 
-@pytest.mark.parametrize("commit", [True, False])
-def test_an_end_is_written_into_a_partition_that_lacks_it(participants: Participants, commit: bool) -> None:
-    """What a coordinator owes after a crash: here it is written before the coordinator ends the rest."""
-    [vote] = participants.votes(1)
-    one = transaction_of(vote)
-    place = (participants.topic, 0)
-    [mine] = participants.wire.open_in([place])[place]
-    for _ in range(2):
-        assert participants.wire.mark(one, place, mine.coordinator_epoch, commit=commit) == 0
-        assert participants.wire.open_in([place])[place] == ()
-        assert participants.values() == (["0-a"] if commit else [])
-    participants.end(vote, commit=commit)
-    assert participants.values() == (["0-a", "0-b"] if commit else [])
-
-
 class Shared(Driver):
     """Once the winner of epoch 1 has voted, another attempt of its partition begins under the same id."""
 

@@ -156,11 +156,7 @@ def test_the_end_of_a_mark_that_got_lost_is_written_as_that_of_rows_is(site: Sit
     payload = transactions.Vote.load(vote)
     assert payload.marked is not None
     with site.wire() as wire:
-        [open_there] = [
-            one
-            for one in wire.open_in([payload.marked])[payload.marked]
-            if (one.id, one.epoch) == (payload.transaction.producer_id, payload.transaction.producer_epoch)
-        ]
+        open_there = wire.rows_of(payload.transaction, [payload.marked])[payload.marked]
         assert wire.mark(payload.transaction, payload.marked, open_there.coordinator_epoch, commit=True) == 0
         assert site.mark() == Mark(LINEAGE, 0, frozenset([TOKEN]))
     assert session.commit(0, [vote]) == [Committed()]

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from exactsink.contract import Committable, InDoubt, Retryable, Unknown
 from exactsink_kafka.outcomes import resolve
@@ -78,14 +77,9 @@ def test_deleted_records_prove_nothing_and_one_partition_that_is_left_proves_all
     [written] = Vote.load(aborted).written
     ends = [written.first_offsets[partition] + 2 for partition in (0, 1)]
 
-    def delete_records(partition: int) -> None:
-        wanted = TopicPartition(participants.topic, partition, ends[partition])
-        admin = participants.kafka.admin()  # kept until the answer is there
-        admin.delete_records([wanted])[wanted].result(60)
-
-    delete_records(0)
+    participants.delete_records(0, ends[0])
     assert participants.commit(committed, aborted) == ["AlreadyCommitted", "Lost"]
-    delete_records(1)
+    participants.delete_records(1, ends[1])
     for vote in (committed, aborted):
         evidence = unknown(participants, vote)
         for end in ends:

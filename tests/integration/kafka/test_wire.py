@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from kafka.protocol.broker_version_data import BrokerVersionData
 
 from exactsink.contract import Retryable
 from exactsink_kafka import channel, messages
@@ -114,14 +115,14 @@ def test_what_lies_at_an_offset_is_seen_as_a_reader_of_what_is_committed(partici
     participants.end(aborted, commit=False)
     [written] = Vote.load(aborted).written
     wire, one, lost = participants.wire, transaction_of(committed), transaction_of(aborted)
-    producer = (one.producer_id, one.producer_epoch)
     participants.commit(committed, aborted)
-
     ends = participants.begin(2, "open", "open") and written.first_offsets[0] + 3
-    batch = LoggedBatch(0, 1, producer, rows=2, ends=False)
-    assert wire.look(written.topic_id, 0, 0) == Seen(0, 0, ends, producer, frozenset({(lost.producer_id, 2)}), batch)
-    assert wire.look(written.topic_id, 0, 1).producer == producer
-    assert wire.look(written.topic_id, 0, 2).producer == (lost.producer_id, lost.producer_epoch)
+    batch = LoggedBatch(0, 1, one.producer, rows=2, ends=False)
+    assert wire.look(written.topic_id, 0, 0) == Seen(
+        0, 0, ends, one.producer, frozenset({(lost.producer_id, 2)}), batch
+    )
+    assert wire.look(written.topic_id, 0, 1).producer == one.producer
+    assert wire.look(written.topic_id, 0, 2).producer == lost.producer
     assert wire.look(written.topic_id, 0, 2).aborted == {(lost.producer_id, 2)}
     at_a_marker = written.first_offsets[1] + 1
     assert wire.look(written.topic_id, 1, at_a_marker).producer is None
@@ -160,8 +161,16 @@ def test_a_broker_that_takes_connections_and_answers_nothing_does_not_cost_the_w
         monkeypatch.setattr("kafka.net.manager.random.choice", lambda brokers: silent_last(brokers)[next(turns, 0)])
         options = KafkaOptions(bootstrap_servers=f"127.0.0.1:{port},{kafka.bootstrap}")
         with closing(Wire(options, "test", patience_seconds=60)) as wire:
-            assert wire.brokers() == (1,)
+            assert wire.cluster().brokers == (1,)
     assert next(turns, None) is None, "the silent one was tried first"
+
+
+def test_a_broker_is_asked_in_its_own_versions_whatever_the_first_one_takes(kafka: Kafka) -> None:
+    with closing(Wire(KafkaOptions(bootstrap_servers=kafka.bootstrap), "upgraded")) as wire:
+        manager = wire.asker.use("connect", lambda channel: channel._manager)
+        assert 1 not in manager._conns, "only the first connection was made"
+        manager.broker_version_data = BrokerVersionData((2, 6))  # which has no DescribeTransactions
+        assert wire.describe(["nobody"]) == {}
 
 
 def test_what_the_library_logs_is_there_for_who_asks_for_it(kafka: Kafka, caplog: pytest.LogCaptureFixture) -> None:

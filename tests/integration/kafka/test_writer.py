@@ -122,18 +122,15 @@ def test_many_writers_in_one_process_leave_no_threads_and_no_files(attempts: Att
         del writer  # the third kind is forgotten: its task was killed
 
     use(1)  # imports, and what is made once
-    before = len(tasks()), len(files())
+    before = held()
     for attempt in range(12):
         use(attempt)
-    wait_until(lambda: (len(tasks()), len(files())) <= before, f"the writers to be gone ({before})")
+    wait_until(lambda: held() <= before, f"the writers to be gone ({before})")
 
 
-def tasks() -> list[str]:
-    return os.listdir("/proc/self/task")
-
-
-def files() -> list[str]:
-    return os.listdir("/proc/self/fd")
+def held() -> list[int]:
+    """Count this process's threads and open files."""
+    return [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
 
 
 def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:

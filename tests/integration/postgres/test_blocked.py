@@ -53,7 +53,8 @@ def refusal(branches: Branches, *ids: int, attempt: int = 9) -> ExactsinkError |
 
 
 def test_every_holder_of_a_key_is_named_and_reported_how_it_ends(table: Branches) -> None:
-    """One key for each case, so that they wait side by side."""
+    """One key for each case, so that they wait side by side; each looks within its timeout who holds it."""
+    table = table.with_(lock_timeout_seconds=5)
     older = replace(table, generation=1).prepare(0, 1)
     other = replace(table, job=f"{table.job}-else", given=(*table.given, ("table", f'"{table.job}"'))).prepare(0, 2)
     table.foreign(f"somebody's {table.job}", f"""INSERT INTO "{table.job}" VALUES (3)""")

@@ -84,20 +84,6 @@ def test_of_journals_that_bind_a_target_at_once_one_does(sink: Staged) -> None:
     assert bind("l9") == sink.mark()
 
 
-def test_a_table_of_the_release_before_goes_on(sink: Staged) -> None:
-    sink.run(
-        "DROP TABLE exactsink_epochs",
-        "CREATE TABLE exactsink_epochs (job text, sink text, lineage text NOT NULL, epoch bigint NOT NULL, "
-        "generation bigint NOT NULL, PRIMARY KEY (job, sink))",
-        "INSERT INTO exactsink_epochs VALUES ('orders', 'out', 'l1', 4, 2), ('other', 'out', 'l7', 5, 1)",
-    )
-    assert sink.mark() == Mark("l1", 4)
-    votes = sink.vote(5, [(1, "a")])
-    assert sink.commit(5, votes) == ["Committed"]
-    assert sink.mark() == Mark("l1", 5, frozenset([TOKEN]))
-    assert replace(sink, job="other", lineage="l7").mark() == Mark("l7", 5)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_commit_in_another_session_than_the_marks_does_nothing(sink: Staged, strategy: str) -> None:
     sink = replace(sink, job=f"moved-{strategy}".replace("_", "-"), given=(("strategy", strategy),)).bound()

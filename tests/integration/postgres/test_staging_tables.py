@@ -1,9 +1,7 @@
-"""Staging tables and what else looks at a database: pg_dump, publications, crashes, tables of an earlier release."""
+"""Staging tables and what else looks at a database: pg_dump, publications, crashes."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from exactsink.contract import Committable
-from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
+from tests.integration.postgres.sinks import SCHEMA, Staged
 from tests.servers.postgres import PostgresServer, client, own_postgres
 from tests.servers.waiting import wait_until
 
@@ -104,33 +102,3 @@ def test_unlogged_rows_that_a_crash_has_emptied_are_lost_and_logged_ones_stand(p
 
 def _commit_marked(sink: Staged, epoch: int, votes: list[Committable]) -> list[str]:
     return [type(outcome).__name__ for outcome in sink.session.commit_marked(epoch, votes)]
-
-
-def test_tables_of_an_earlier_release_are_dropped_when_their_epoch_is_applied_or_swept(database: str) -> None:
-    """What is decided there is committed: see the kit's `previous-release`."""
-    with new_sink(database, "CREATE TABLE t (id bigint, v text)", staging_schema="exactsink_staging") as sink:
-        sink.open(0)
-        sink.run("CREATE TABLE exactsink_staged (LIKE exactsink_staging.exactsink_staged INCLUDING ALL)")
-        decided, undecided = _earlier(sink, 1), _earlier(sink, 2)
-        assert sink.listed() == [decided.txn.id, undecided.txn.id]
-        newer = sink.claim(2)
-        assert newer.commit(1, [decided]) == ["Committed"]
-        newer.abort(undecided.txn)
-        assert sink.run(f"{_STAGING} AND relnamespace = to_regnamespace(current_schema())") == []
-        assert sink.listed() == []
-        assert sink.rows() == [(1, "a")]
-
-
-def _earlier(sink: Staged, epoch: int) -> Committable:
-    """Vote as the release before did: in a table of the epoch's own, beside the sink's."""
-    txn = sink.txn(epoch)
-    comment = f"orders.out.g1-l1.e{epoch}"
-    table = f"exactsink_rows_{hashlib.sha256(comment.encode()).hexdigest()[:16]}"
-    sink.run(
-        f"CREATE TABLE {table} (exactsink_attempt bigint NOT NULL, LIKE t)",
-        f"COMMENT ON TABLE {table} IS '{comment}'",
-        f"INSERT INTO {table} VALUES ({txn.attempt}, {epoch}, 'a')",
-        f"INSERT INTO exactsink_staged VALUES ('{txn.id}', '{table}', 1)",
-    )
-    payload = json.dumps({"rows_table": table, "schema": sink.schema})
-    return Committable(txn, 1, payload.encode(), 2)

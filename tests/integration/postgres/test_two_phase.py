@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -10,11 +9,11 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from exactsink.contract import Committable, Fatal, Lost, Mark, Retryable
+from exactsink.contract import Fatal, Lost, Retryable
 from exactsink_postgres.committer import finish, list_prepared
 from exactsink_postgres.server import Session
 from tests.assessed import commit_assessed
-from tests.integration.postgres.sinks import ROWS, TOKEN, Branches, kinds
+from tests.integration.postgres.sinks import ROWS, Branches, kinds
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -55,35 +54,6 @@ class _Strict(Session):
             yield pipeline
 
 
-def test_votes_of_the_release_before_are_committed_and_what_is_gone_is_proven_by_its_transaction(
-    branches: Branches,
-) -> None:
-    """It left no marks. An id says nothing on another server or timeline, nor before it is given."""
-    branches.table().run(f"DELETE FROM exactsink_epochs WHERE job = '{branches.job}'")
-    ((where,),) = (
-        branches.run("""SELECT jsonb_build_object('system', system_identifier::text, 'timeline', 1, 'database',
-        (SELECT oid::bigint FROM pg_database WHERE datname = current_database())) FROM pg_control_system()""")
-    )
-    votes = _unmarked(branches, 8)
-    xids = dict(branches.run("SELECT gid, transaction::text::bigint FROM pg_prepared_xacts"))
-    elsewhere: list[dict[str, object]] = [{}] * 4 + [
-        {"system": "1"},
-        {"timeline": 2},
-        {"database": 1},
-        {"xid": 1 << 60},
-    ]
-    for n, other in enumerate(elsewhere):
-        payload = json.dumps({"xid": xids[votes[n].txn.id], **where, **other}).encode()
-        votes[n] = replace(votes[n], version=1, payload=payload)
-    branches.end("COMMIT", *(vote.txn.id for vote in votes[2:3] + votes[4:]))
-    branches.end("ROLLBACK", votes[3].txn.id)
-    for answer in ("Committed", "AlreadyCommitted"):
-        outcomes = branches.outcomes(*votes)
-        assert kinds(outcomes) == [answer, answer, "AlreadyCommitted", "Lost", *["Unknown"] * 4]
-    assert votes[4].txn.id in str(outcomes[4])
-    assert branches.mark() == Mark("l1", 0, frozenset([TOKEN]), 3)
-
-
 def test_a_mark_that_the_journal_does_not_expect_proves_no_loss(branches: Branches) -> None:
     """One participant's rows show and its mark is gone; the other one's COMMIT puts a mark in, which is no proof."""
     epoch = branches.table().prepare_many(2)
@@ -93,12 +63,6 @@ def test_a_mark_that_the_journal_does_not_expect_proves_no_loss(branches: Branch
     for other in ("Committed", "AlreadyCommitted"):
         assert kinds(commit_assessed(unbound, 0, epoch)) == ["Unknown", other]
     assert kinds(branches.outcomes(*epoch)) == ["Lost", "AlreadyCommitted"]  # a journal that expects the mark
-
-
-def _unmarked(branches: Branches, count: int) -> list[Committable]:
-    for n in range(count):
-        branches.foreign(branches.txn(n).id, f'INSERT INTO "{branches.job}" VALUES ({n})')
-    return [Committable(branches.txn(n), 1, b"{}") for n in range(count)]
 
 
 def test_one_that_another_session_is_ending_is_asked_for_again_and_the_others_are_committed(branches: Branches) -> None:

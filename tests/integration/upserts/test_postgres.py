@@ -297,19 +297,6 @@ def test_a_table_has_one_sink_that_writes_it_directly(sink: Sink) -> None:
     other.close()
 
 
-def test_votes_of_an_earlier_release_are_marked_by_this_one(sink: Sink) -> None:
-    sink.run(_GUARDED)
-    mine = _direct(sink)
-    votes = mine.prepare(1, [_rows((1, "a")), _rows((2, "b"))])
-    earlier = [replace(vote, payload=f'{{"schema": "{sink.schema}"}}'.encode(), version=2) for vote in votes]
-    assert votes == earlier
-    assert mine.commit_marked(1, earlier) == [Committed()] * 2
-    assert sink.run("SELECT epoch, ref, lineage, token FROM exactsink_epochs WHERE epoch > 0") == [
-        (1, "", "l1", _TOKEN)
-    ]
-    assert mine.listed() == []
-
-
 def test_check_names_the_other_table_of_a_foreign_key(sink: Sink) -> None:
     sink.run(f"CREATE TABLE kinds (v text PRIMARY KEY); {_GUARDED.replace('v text', 'v text REFERENCES kinds')}")
     sink.run(f"CREATE TABLE lines (k bigint REFERENCES {TABLE})")

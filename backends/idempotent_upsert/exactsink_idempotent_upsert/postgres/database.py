@@ -7,7 +7,6 @@ module: no SQLAlchemy here.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -179,7 +178,6 @@ class HeldCopy(pg.Load, Held):
         self, options: pg.PostgresOptions, table: Table, txn: Txn, schema: pa.Schema, ticket: HeldTicket
     ) -> None:
         self._direct = ticket
-        self.payload = json.dumps({"schema": ticket.schema}).encode()  # an earlier release looks for the vote there
         self._names = tuple(column.name for column in ticket.columns if column.name not in (ROW, ORDER))
         self._table = as_named(table, self._names)
         self._schema = pa.schema([(ROW, pa.int64()), *ordered_in(schema, table, ticket.columns)])

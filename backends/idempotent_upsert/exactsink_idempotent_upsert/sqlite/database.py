@@ -16,7 +16,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Fatal, Txn
-from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink.toolkit.storage import create_file
 from exactsink_idempotent_upsert.database import MARKER_TABLE, UNDECIDED, Held, Session
@@ -33,7 +32,6 @@ __all__ = ["SqliteDatabase"]
 
 _KINDS = {"text": "TEXT", "number": "BIGINT", "moment": "REAL"}
 _GUARD = ", ".join(GUARD)
-_NAMES = "SELECT name FROM pragma_table_xinfo(?)"
 
 _PASSING = re.compile("database( table)? is locked|database or disk is full|unable to open database|disk I/O error")
 """What SQLite says when the same statement may go through later; its codes are in Python from 3.11 on only."""
@@ -143,17 +141,6 @@ class _Session(SqlSession):
                 kind = column_type(schema.field(name).type)  # None: the columns are refused, once the table is there
                 if there and ascii_lower(name) not in there and kind is not None:
                     self._connection.execute(statements.with_column(name, kind))
-
-    @property
-    def token(self) -> str:  # type: ignore[override]
-        """A table of the first releases has none."""
-        there = self._connection.execute(_NAMES, (MARKER_TABLE,)).fetchall()
-        return "token" if ("token",) in there or not there else "''"
-
-    def store(self, marker: Marker) -> None:
-        if self.token != "token":
-            self._connection.execute(f"ALTER TABLE main.{MARKER_TABLE} ADD COLUMN token TEXT")
-        super().store(marker)
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
         coming = iter(batches)
