@@ -34,7 +34,7 @@ class DefaultSource(DataSource):
     def schema(self) -> NoReturn:
         """Refuse to be read. Raises ConfigError."""
         raise ConfigError(
-            "exactsink is no format to read",
+            "exactsink is not a format to read",
             why="its sinks are ordinary tables, files and topics",
             next="read a sink with Spark's own format for it: spark.read.parquet, kafka, jdbc",
         )
@@ -42,7 +42,7 @@ class DefaultSource(DataSource):
 
 def _instead(call: str) -> ConfigError:
     return ConfigError(
-        f"exactsink is no format of Spark: {call}",
+        f"exactsink is not a format of Spark: {call}",
         why="Spark commits a format by itself; exactsink decides an epoch once for all sinks of a job",
         next='from exactsink.spark import Job; job = Job.from_toml("job.toml")',
     )

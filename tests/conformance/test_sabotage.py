@@ -35,4 +35,4 @@ def test_defect_is_caught(scenario: str, target: ConformanceTarget, runner: Runn
     assert "hangs" not in said
     bugs = ("NameError", "AttributeError", "TypeError", "ImportError")  # of the kit's own
     assert not any(bug in result.why for bug in bugs), result.why
-    assert "bring back the journal" not in result.why, "nobody has put anything back here: it is the backend's own call"
+    assert "restore the journal" not in result.why, "nobody has put anything back here: it is the backend's own call"

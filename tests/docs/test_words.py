@@ -1,8 +1,10 @@
-"""Words that made readers stop: each habit is counted in the pages' prose, and held at its number."""
+"""Words that made readers stop: each habit is counted in pages and in the code's texts, and held at its number."""
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,11 @@ HELD = {
 }
 """The most that all pages together may have of each habit."""
 
+HELD_IN_CODE = dict.fromkeys(
+    ("hear, for poll", "let go of, for close", "a trailing say", "anew, for again", "for good", "came of, comes to"), 0
+)
+"""The same for messages and docstrings of core and backends."""
+
 
 def prose(text: str) -> str:
     """Return a page without its blocks, its code, its comments and the addresses of its links."""
@@ -62,6 +69,19 @@ def counted(texts: list[str]) -> dict[str, int]:
     """Count each habit in the prose of pages."""
     whole = "\n".join(map(prose, texts))
     return {name: len(re.findall(habit, whole, re.IGNORECASE | re.MULTILINE)) for name, habit in HABITS.items()}
+
+
+@cache
+def texts_of_code() -> list[str]:
+    """List the strings and docstrings of core and backends, without the code that f-strings hold."""
+    paths = [path for folder in ("core", "backends") for path in sorted((ROOT / folder).rglob("*.py"))]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+
+
+@pytest.mark.parametrize("habit", HELD_IN_CODE)
+def test_a_habit_grows_in_no_message_and_no_docstring(habit: str) -> None:
+    assert counted(texts_of_code())[habit] <= HELD_IN_CODE[habit]
 
 
 @pytest.mark.parametrize("habit", HABITS)

@@ -29,7 +29,7 @@ def test_epochs_go_on_with_a_new_checkpoint(spark: SparkSession, tmp_path: Path)
     path = write_job(tmp_path)
     _run(path, spark)
     shutil.move(tmp_path / "checkpoint", tmp_path / "old")
-    with pytest.raises(LineageError, match=r"(?s)is gone.*bring the checkpoint back.*exactsink adopt"):
+    with pytest.raises(LineageError, match=r"(?s)is gone.*restore the checkpoint.*exactsink adopt"):
         _run(path, spark)
     assert not (tmp_path / "checkpoint").exists(), "refused before the query started"
 

@@ -97,7 +97,7 @@ def _file(day: Day) -> None:
     day.refused(2, f"{day.at('conninfo')}: the environment's SHOP_PASSWORD is empty{export}", command="run")
     day.environment["SHOP_PASSWORD"] = _WRONG
     setting = '"spark.sql.shuffle.partitions" = 2'
-    spark = "Spark's own settings stand in [spark.conf], under their whole names in quotes"
+    spark = "Spark's own settings belong in [spark.conf], under their whole names in quotes"
     narrow = day.at('columns = "id"')
     columns = 'sinks.db.columns: a list is wanted: write columns = ["id"]'
     both = f"{day.at(setting)}: unknown key spark.spark.sql.shuffle.partitions: {spark}"
@@ -119,7 +119,7 @@ def _source(day: Day) -> None:
     fix = 'next: fix [source] format; did you mean json?; or name the package that has it: [spark] packages = ["'
     day.refused(2, lacks, "Failed to find the data source: jsn.", fix)
     day.edit(('"jsn"', '"json"'))
-    day.refused(2, "Schema must be specified", 'next: say it: [source] schema = "id BIGINT, name STRING"')
+    day.refused(2, "Schema must be specified", 'next: name it: [source] schema = "id BIGINT, name STRING"')
     day.edit(('path = "source"', 'path = "source"\nschema = "id BIGINT, kind STRING, amount DOUBLE"'))
     column = "sink table: Spark refuses its columns, where or types: [UNRESOLVED_COLUMN.WITH_SUGGESTION]"
     day.refused(
@@ -132,7 +132,7 @@ def _server(day: Day, server: PostgresServer) -> None:
     """A server that is down, a wrong password, a database that is not there."""
     place = f"sink db: connect to postgres://{server.folder}:{server.port}/shop: "
     server.stop()
-    down = "\n  next: see that the server is up, then start the job again"
+    down = "\n  next: check that the server is up, then start the job again"
     day.refused(75, place, "Is the server running locally and accepting connections on that socket?", down)
     server.start()
     fix = (
@@ -158,7 +158,7 @@ def _targets(day: Day, server: PostgresServer, kafka: Kafka, topic: str) -> None
         'sink db: role "loader" may not make table public.exactsink_epochs',
         "sink db: table public.rows, column id: the rows' int64 does not go into text",
         'sink db: role "loader" may not insert into table public.rows',
-        f"sink out: there is no topic {topic}, and brokers are not relied on to make it",
+        f"sink out: there is no topic {topic}, and exactsink does not rely on brokers to create it",
         f"next: fix that, then `exactsink check {day.file}`",
     )
     for statement in day.fixes(said):

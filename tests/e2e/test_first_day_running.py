@@ -49,8 +49,8 @@ def test_names_keys_and_folders_that_change_under_a_job(
     write_source(tmp_path, 2)
 
     day.edit(('name = "e2e"', 'name = "shop"'))
-    belongs = "the journal belongs to job e2e, and this is job shop: ids in every sink hold the name"
-    day.refused(5, belongs, "\n  next: give the job its old name back, or a checkpoint of its own")
+    belongs = "the journal belongs to job e2e, and this is job shop: ids in every sink contain the name"
+    day.refused(5, belongs, "\n  next: use the old job name, or give this job its own checkpoint")
     day.edit(('name = "shop"', 'name = "e2e"'))
 
     day.edit(('keys = ["id"]', 'keys = ["id", "kind"]'))
@@ -66,7 +66,7 @@ def test_names_keys_and_folders_that_change_under_a_job(
         5,
         "the journal belongs to query ",
         gone,
-        f"\n  next: bring the checkpoint back; or `exactsink adopt {day.file}`",
+        f"\n  next: restore the checkpoint; or `exactsink adopt {day.file}`",
     )
     (tmp_path / "mislaid").rename(tmp_path / "checkpoint")
 
@@ -145,7 +145,7 @@ def test_a_server_that_goes_down_in_the_middle_is_named(
         own_server.start()
     down = driver.reported[driver.reported.rindex("exactsink: ") :]
     assert "sink db" in down, down
-    assert "\n  next: see that the server is up, then start the job again" in down, down
+    assert "\n  next: check that the server is up, then start the job again" in down, down
     assert "Traceback" not in driver.reported
     driver.end()
     day.whole()

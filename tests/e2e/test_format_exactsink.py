@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 pytest.importorskip("pyspark.sql.datasource", reason="Spark 3.5 has no data sources in Python")
 
 SAYS = {
-    "stream": "exactsink is no format of Spark: a stream is written by job.start(df)",
-    "batch": 'exactsink is no format of Spark: a batch frame is written by job.write(df, run="NAME")',
-    "read": "exactsink is no format to read",
+    "stream": "exactsink is not a format of Spark: a stream is written by job.start(df)",
+    "batch": 'exactsink is not a format of Spark: a batch frame is written by job.write(df, run="NAME")',
+    "read": "exactsink is not a format to read",
 }
 
 

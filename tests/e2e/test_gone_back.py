@@ -89,7 +89,7 @@ def move_the_checkpoint_alone(folder: Path) -> None:
 
 DAMAGES: dict[str, tuple[Damage, type[ExactsinkError], str]] = {
     "the checkpoint restored": (restored(PARTS[0]), LineageError, "went back in time|other input"),
-    "the table restored": (restored("table.db"), InDoubtError, "the target went back in time, and lacks rows"),
+    "the table restored": (restored("table.db"), InDoubtError, "the target is an older copy, and lacks rows"),
     "the checkpoint moved alone": (move_the_checkpoint_alone, LineageError, "another journal fed this target|expects"),
 }
 """More of them, without Spark: the night's states, `integration/test_bad_states.py`, simulation's `restored`."""

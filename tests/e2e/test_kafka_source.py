@@ -197,7 +197,7 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
     assert (code, "lacks rows that the checkpoint has still to read" in said) == (1, True), said
     pipe.broker.delete_topic(pipe.source)
     code, said = runs.run(job)
-    assert (code, "Kafka has not the topic" in said) == (75, True), said
+    assert (code, "Kafka lacks the topic" in said) == (75, True), said
     assert pipe.written().total() == 300
 
 
@@ -208,7 +208,7 @@ def _cut_off(pipe: Piped) -> None:
 
 _BETWEEN_TWO_BATCHES: dict[str, tuple[Callable[[Piped], None], int, str]] = {
     "cut off": (_cut_off, 1, "lacks rows that the checkpoint has still to read"),
-    "gone": (lambda pipe: pipe.broker.delete_topic(pipe.source), 75, "Kafka has not the topic"),
+    "gone": (lambda pipe: pipe.broker.delete_topic(pipe.source), 75, "Kafka lacks the topic"),
     "made again": (lambda pipe: pipe.make_again(100), 1, "lacks rows that the checkpoint has still to read"),
 }
 

@@ -106,9 +106,9 @@ SAME = {
 }
 PLAIN = "true, 1Y, 2S, 3, 4L, 1.1F, 1.1D, 1.50BD, 'a', TIMESTAMP'2020-01-01 00:00:00.000001', TIMESTAMP_NTZ'2020-01-01'"
 REFUSED = {
-    ("parquet", "INTERVAL '1' DAY"): "is INTERVAL, which Parquet has not: it would be read back as BIGINT",
+    ("parquet", "INTERVAL '1' DAY"): "is INTERVAL, which Parquet lacks: it would be read back as BIGINT",
     ("parquet", "array(INTERVAL '1' DAY)"): "is INTERVAL",
-    ("parquet", "map('a', parse_json('1'))"): "is VARIANT, which Parquet has not: it would be read back as a struct",
+    ("parquet", "map('a', parse_json('1'))"): "is VARIANT, which Parquet lacks: it would be read back as a struct",
     ("parquet", "ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040')"): "is GEOMETRY",
     ("parquet", "array()"): "can't leave the JVM: c array<void>",
     ("json", "map()"): "can't leave the JVM: c map<void,void>",

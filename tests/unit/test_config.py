@@ -298,9 +298,9 @@ def test_a_store_whose_creates_are_not_known_to_be_atomic_holds_no_journal(tmp_p
 
 AFTER = {
     'after = "lakke"': "line 7: the job has no sink lakke; did you mean lake?",
-    'after = ["lake"]': "line 7: sink lake comes after itself",
+    'after = ["lake"]': "line 7: sink lake waits for itself",
     'after = "b"\n[sinks.b]\nbackend = "fake"\npath = "/"\nafter = ["c"]\n[sinks.c]\nbackend = "fake"\nafter = "lake"':
-        "line 7: sink lake comes after itself",
+        "line 7: sink lake waits for itself",
     "after = 3": "line 7: sinks.lake.after: ",
 }  # fmt: skip
 

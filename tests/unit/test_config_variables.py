@@ -108,12 +108,12 @@ def test_a_variable_that_is_not_set_is_named_with_its_line(tmp_path: Path) -> No
 def test_what_is_no_variable_is_refused_with_its_line(tmp_path: Path, variable: str) -> None:
     with pytest.raises(ConfigError) as error:
         bind(tmp_path, JOB.replace("orders", variable), {"X": "x", "executor": "x", "PASSWORD": SECRET})
-    assert str(error.value).startswith(f"job.toml line 2: {variable} is no variable")
+    assert str(error.value).startswith(f"job.toml line 2: {variable} is not a variable")
 
 
 def test_an_executors_variable_stands_in_a_backends_own_options_only(tmp_path: Path) -> None:
     for text in (JOB.replace("orders", "${executor:X}"), JOB + 'where = "${executor:X}"'):
-        with pytest.raises(ConfigError, match=r"job.toml line .*(own options only|no option of the backend's own)"):
+        with pytest.raises(ConfigError, match=r"job.toml line .*(own options:|not an option of the backend)"):
             bind(tmp_path, text, {"X": "x", "PASSWORD": SECRET})
 
 

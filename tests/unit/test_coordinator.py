@@ -268,7 +268,7 @@ def test_a_sink_can_go_once_a_driver_has_left_and_found_nothing_in_doubt(bench: 
     driver.run_epoch(bench.batch(0))
     with pytest.raises(ConfigError, match="lacks sink table") as refused:
         bench.driver(lake, done=0)  # it may have left work there, and without the config nobody can ask
-    assert "generation 1 ended unclean" in refused.value.why
+    assert "generation 1 did not end cleanly" in refused.value.why
     assert "exactsink recover JOB.toml" in refused.value.next
     again = bench.driver(done=0)
     again.leave()

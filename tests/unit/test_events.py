@@ -106,10 +106,10 @@ def test_events_are_logged_by_their_weight_and_carried_whole_for_structured_logs
 def test_a_name_that_is_not_in_the_tables_is_a_mistake_whoever_listens(listening: bool, ear: Ear) -> None:
     events = Events("orders", [ear] if listening else [])
     for name in ("votes_lost", "decide"):
-        with pytest.raises(ValueError, match=f"'{name}' is no event"):
+        with pytest.raises(ValueError, match=f"'{name}' is not an event"):
             events.report(name, level=logging.DEBUG)
     for name in ("deciding", "claimed"):
-        with pytest.raises(ValueError, match=f"'{name}' is no protocol point"), events.point(name):
+        with pytest.raises(ValueError, match=f"'{name}' is not a protocol point"), events.point(name):
             pytest.fail("the body ran")
     assert ear.heard == []
 

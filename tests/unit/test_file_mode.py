@@ -83,9 +83,7 @@ def test_a_folder_of_an_earlier_release_stays_as_it_is_and_is_warned_of(tmp_path
     (tmp_path / "ck.exactsink" / "journal").mkdir(parents=True)
     assert mode_of(kept(tmp_path, "private")[0]) == 0o777 & ~umask
     assert mode_of(tmp_path / "ck.exactsink" / "journal" / f"{0:020}.json") == 0o666 & ~umask
-    warned = [
-        (finding.severity, "may look into" in finding.message) for finding in history(tmp_path, "private").check()
-    ]
+    warned = [(finding.severity, "can read" in finding.message) for finding in history(tmp_path, "private").check()]
     assert warned == ([("warning", True)] if umask != 0o077 else [])
     assert list(history(tmp_path, "umask").check()) == []
 
@@ -97,6 +95,6 @@ def test_an_executor_that_is_another_user_is_refused_before_the_decision(
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     ticket = sink.open(EPOCH, lines("a").schema)
     monkeypatch.setattr(os, "getuid", lambda: 1001)
-    with pytest.raises(Fatal, match="could not look at this task's files") as refused:
+    with pytest.raises(Fatal, match="could not read this task's files") as refused:
         sink.writer(EPOCH, 0, lines("a").schema, ticket)
     assert 'file_mode = "group"' in refused.value.next

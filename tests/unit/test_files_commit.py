@@ -110,7 +110,7 @@ def test_a_foreign_file_is_fatal_and_left_alone(tmp_path: Path, links: None, tem
     final.write_text("[]\n")  # of the very size that was voted for
     if not temp_is_there:
         (tmp_path / "_exactsink" / sink.id() / "0.tmp").unlink()
-    with pytest.raises(Fatal, match="is not overwritten"):
+    with pytest.raises(Fatal, match="does not overwrite"):
         sink.end(*voted)
     assert (final.read_text(), temps(tmp_path)) == ("[]\n", [sink.id()])
     final.write_text("{}\n")

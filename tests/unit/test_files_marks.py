@@ -239,7 +239,7 @@ def test_another_journals_mark_and_one_that_moved_stop_a_commit(tmp_path: Path) 
 def test_a_damaged_mark_is_neither_taken_nor_passed_over(tmp_path: Path, damaged: str) -> None:
     sink = bound(tmp_path)
     (tmp_path / "_exactsink/job.sink/birth").write_text(damaged)
-    with pytest.raises(Fatal, match="birth does not say what stands"):
+    with pytest.raises(Fatal, match="birth does not show"):
         sink.mark()
 
 

@@ -74,7 +74,7 @@ def test_a_notebook_completes_the_options_of_a_typed_sink(call: Callable[..., di
 def test_columns_that_are_one_to_spark_are_refused(format: str) -> None:
     options = TabularOptions.model_validate({"path": "lake", "format": format})
     twice = pa.schema([("Id", pa.int64()), ("amount", pa.int64()), ("id", pa.int64())])
-    assert [(f.severity, f.message.partition(" are one to")[0]) for f in problems(options, twice)] == [
+    assert [(f.severity, f.message.partition(" are one column to")[0]) for f in problems(options, twice)] == [
         ("error", "columns Id and id")
     ]
     assert problems(options, pa.schema([("id", pa.int64())])) == []

@@ -186,7 +186,7 @@ def test_a_proof_that_cannot_be_written_is_worth_another_try(tmp_path: Path, mon
     votes = sink.vote(1, [(1, "a")])
     with monkeypatch.context() as patch:
         patch.setattr(durable, "DurableFile", Full)
-        with pytest.raises(Retryable, match=r"epoch 1 is applied: .*No space(?s:.*)staged still"):
+        with pytest.raises(Retryable, match=r"epoch 1 is applied: .*No space(?s:.*)still staged"):
             sink.commit(1, votes)
     assert sink.left(".applied") == []
     assert sink.commit(1, votes) == [Committed()]

@@ -166,7 +166,7 @@ def test_a_handle_that_has_read_before_reads_new_anchors_only() -> None:
 def test_an_anchor_that_is_none_is_fatal() -> None:
     store, _ = long_journal(3)
     store.add(replace(decided(3), seq=6, names=(6,), before=5))
-    with pytest.raises(Fatal, match="entry 5 is no claim"):
+    with pytest.raises(Fatal, match="entry 5 is neither a claim"):
         Driver(store).read()
 
 

@@ -171,7 +171,7 @@ def test_a_pickle_is_never_loaded() -> None:
         pickle.loads(bomb)
     payload = dataclasses.replace(COMMITTABLES[0], payload=bomb)
     assert decode(sealed(Redecide(12, "lake", 4, (payload,), **PLACE))[1])
-    with pytest.raises(Fatal, match="journal entry 7 is no record"):
+    with pytest.raises(Fatal, match="journal entry 7 is not a record"):
         decode(bomb, 7)
 
 
@@ -180,5 +180,5 @@ def test_a_record_that_is_not_what_it_says_is_fatal(change: dict[str, int | None
     """A field that is read as if it were empty could end the chain of claims, and with it the proof of a sweep."""
     body = {**body_of(Note("x", seq=7, nonce="n", before=3)), **change}
     changed = {name: value for name, value in body.items() if value is not None}
-    with pytest.raises(Fatal, match="entry 7 is not the note that it says it is"):
+    with pytest.raises(Fatal, match="entry 7 is not the valid note"):
         decode(resealed(changed), 7)

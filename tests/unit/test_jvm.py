@@ -41,8 +41,8 @@ CASES = {
     "no java there": (no_java, {}, ConfigError, "bin/java: No such file or directory", "Java 17 or newer"),
     "no Spark there": (None, {}, ConfigError, "bin/spark-submit'", "unset SPARK_HOME"),
     "an old one": (script(OLD), {}, ConfigError, "UnsupportedClassVersionError: org/apache/spark", "Java 17 or newer"),
-    "killed": (script("kill -9 $$"), {}, Retryable, "without a word", "spark.driver.memory"),
-    "gone once it has reported its port": (script(GONE), {}, Retryable, "without a word", "spark.driver.memory"),
+    "killed": (script("kill -9 $$"), {}, Retryable, "without output", "spark.driver.memory"),
+    "gone once it has reported its port": (script(GONE), {}, Retryable, "without output", "spark.driver.memory"),
     "too large": (None, {"spark.driver.memory": "9000t"}, ConfigError, "Could not reserve", "spark.driver.memory"),
     "another host": (
         script("echo 'Caused by: java.net.UnknownHostException: here: here: unknown' >&2; exit 1"),

@@ -146,7 +146,7 @@ def test_an_open_transaction_is_committed_and_waited_for_until_its_markers_are_w
 
 def test_markers_that_do_not_come_are_no_commit_yet() -> None:
     wire = Scripted(states=[("Ongoing", 7, 4), ("PrepareCommit", 7, 5)])
-    with pytest.raises(Retryable, match="ended, and not yet for readers") as raised:
+    with pytest.raises(Retryable, match="ended, but not yet for readers") as raised:
         committed(wire)
     assert "the epoch is decided" in raised.value.why
 

@@ -90,8 +90,8 @@ def test_settings_of_speed_pass_to_librdkafka_and_so_does_the_shortest_transacti
     check_settings(made(producer=given), "me")
 
 
-TOO_LONG = dict.fromkeys((900001, "900001"), "than transaction_timeout_seconds, which is 900")
-TOO_LONG |= {0: "for ever", "soon": "no number"}
+TOO_LONG = dict.fromkeys((900001, "900001"), "transaction_timeout_seconds, which is 900")
+TOO_LONG |= {0: "no limit", "soon": "not a number"}
 
 
 @pytest.mark.parametrize("given", TOO_LONG)
@@ -202,7 +202,7 @@ WRONG = {"certificate": "client.crt", "key": "locked.key", "password": "wr0ng-Pa
     ("given", "said"),
     [
         ({"ca": "none.crt"}, "ssl_ca_location: .*none.crt can't be read: No such file"),
-        ({"ca": "ca.key"}, "ssl_ca_location: .*ca.key can't be used: it is no PEM file"),
+        ({"ca": "ca.key"}, "ssl_ca_location: .*ca.key can't be used: it is not a PEM file"),
         ({"certificate": "none.crt", "key": "client.key"}, "ssl_certificate_location: .*none.crt can't be read"),
         ({"certificate": "client.key", "key": "client.key"}, "ssl_certificate_location: .*client.key can't be used"),
         ({"certificate": "client.crt", "key": "none.key"}, "ssl_key_location: .*none.key can't be read"),

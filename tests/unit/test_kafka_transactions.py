@@ -112,5 +112,5 @@ def test_a_ref_is_read_back_as_it_was_written_and_nothing_else_is() -> None:
     for name in ("orders.out.g3-ab.s29", "with/a/slash", ""):
         assert Transaction.of_ref(Transaction(name, 4001, 12).ref) == Transaction(name, 4001, 12)
     for ref in ("", "id", "id/1", "id/1/x", "id/x/1", "id/01/1", "id/1/+1", "id/1 /1", "id/1_0/1"):
-        with pytest.raises(ValueError, match="is no transaction's ref"):
+        with pytest.raises(ValueError, match="is not a transaction's ref"):
             Transaction.of_ref(ref)

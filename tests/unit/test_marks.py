@@ -154,7 +154,7 @@ def test_before_the_first_epoch_with_rows_stands_the_birth() -> None:
 
 
 DIFFERENCES: dict[str, tuple[Mark | None, type[ExactsinkError], str]] = {
-    "none": (None, InDoubtError, "the target was emptied, put back or replaced"),
+    "none": (None, InDoubtError, "its mark is gone"),
     "another journal's": (at(7, "bb", lineage="ff"), LineageError, "another journal fed this target"),
     "a newer one": (AHEAD, LineageError, "the journal went back in time"),
     "an older one": (OLDER, InDoubtError, "lacks rows of epochs 6 to 7"),

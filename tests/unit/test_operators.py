@@ -197,8 +197,8 @@ def test_the_message_of_a_damaged_entry_names_a_way_that_works(job: Job, command
     entry.write_bytes(entry.read_bytes()[:-9])
     for name in ("recover", "rebase"):
         ended = command(name, job.file)
-        assert (ended.code, "journal entry 1 is no record" in ended.err) == (1, True)
-        assert f"move the journal away, and `exactsink rebase {job.file}` begins another" in ended.err
+        assert (ended.code, "journal entry 1 is not a record" in ended.err) == (1, True)
+        assert f"move the journal away, and `exactsink rebase {job.file}` begins one" in ended.err
     (job.history / "journal").rename(job.folder / "damaged")
     assert command("rebase", job.file, "--sink", "lake=none", "--batch", "0", "--yes").code == 0
     assert command("recover", job.file, "--sweep-token", claim.token).code == 0

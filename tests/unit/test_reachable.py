@@ -189,7 +189,7 @@ def test_a_folder_is_never_called_down_and_a_slow_machine_is_named(
     said = late_sink(opened.sinks["lake"], 4)
     longer = "if it is only slow: `exactsink check JOB.toml --within 16` waits longer"
     assert said.why == f"the disk or the mount of {tmp_path}/lake is slow, or hangs"
-    assert said.next == f"see that `ls '{tmp_path}/lake'` ends, then give the command again; {longer}"
+    assert said.next == f"check that `ls '{tmp_path}/lake'` returns, then run the command again; {longer}"
     assert late_sink(opened.sinks["db"], 4).why.endswith("1/shop#t is down, hangs, or can't be reached from here")
     monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 0.0, 0.0))
     for sink in opened.sinks.values():

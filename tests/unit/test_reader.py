@@ -99,7 +99,7 @@ def test_verify_speaks_of_what_the_journal_holds_and_of_no_open_epoch(job: Job, 
     assert ended.code == 0
     assert ended.out.splitlines()[-2].split()[:5] == ["lake", "0", "proven", "6", "6"]
     assert "1 proven, 0 differs, 0 can't be known" in ended.out
-    for epochs, said in (("3..9", "the journal has epochs 0 to 0"), ("9..3", "epochs 9 to 3"), ("x", "no range")):
+    for epochs, said in (("3..9", "the journal has epochs 0 to 0"), ("9..3", "epochs 9 to 3"), ("x", "not a range")):
         ended = command("verify", job.file, "--epochs", epochs)
         assert (ended.code, said in ended.err) == (2, True)
 

@@ -215,7 +215,7 @@ def test_a_rebase_changes_nothing_until_all_that_differs_is_named_and_confirmed(
     for wrong in (("--sink", "lake=7", "--batch", "3"), ("--sink", "lake=0", "--batch", "2"), ("--sink", "lake=0")):
         for sure in ((), ("--yes",)):
             refused = command("rebase", shop.file, *wrong, *sure)
-            assert (refused.code, "names what the targets and the checkpoint hold" in refused.err) == (2, True)
+            assert (refused.code, "not those of the targets and the checkpoint" in refused.err) == (2, True)
     shop.heartbeat(0)
     for sure in ((), ("--yes",)):
         assert command(*words, *sure).code == 4

@@ -159,7 +159,7 @@ def test_recover_reports_what_is_left_and_keeps_it_with_the_reason(job: Job, com
     _with_another_sink(job)
     ended = command("recover", job.file, "--reason", "night shift")
     assert (ended.code, job.rows()) == (75, 6), ended
-    assert "not settled: far; the other sinks are committed, and nothing is swept" in ended.err
+    assert "not settled: far; the other sinks are committed, and nothing is aborted" in ended.err
     assert command("recover", job.file).code == 75
     first, again = (kept for kept in job.journal.read().anchors if isinstance(kept, Action))
     lake, far = first.settled

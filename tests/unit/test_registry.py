@@ -179,7 +179,7 @@ def test_what_is_no_backend_or_is_not_where_its_plugin_says_is_refused(plugins: 
     plugins.brings("one", "odd", load=load)
     error = refused(plugins.registry(), "odd")
     assert error.next == "pip install odd"
-    assert f"{load} is no Backend" in error.what or error.why
+    assert f"{load} is not a Backend" in error.what or error.why
     assert plugins.problems()["odd"]
 
 

@@ -330,7 +330,7 @@ def test_only_a_journal_in_a_database_imports_sqlalchemy_and_says_how_to_install
 def test_a_server_that_is_not_there_is_retryable_for_reading_and_leaves_a_put_open(tmp_path: Path) -> None:
     store = SqlStore(f"postgresql+psycopg://me@/db?host={tmp_path}", JOB)
     for call in (store.list, lambda: store.read(0), lambda: store.delete([0])):
-        with pytest.raises(Retryable, match="see that the database answers"):
+        with pytest.raises(Retryable, match="check that the database answers"):
             call()
     with pytest.raises(sa.exc.OperationalError):
         store.put(0, b"x")

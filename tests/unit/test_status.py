@@ -178,13 +178,13 @@ def test_a_store_that_says_committed_where_its_mark_does_not_prove_it_is_not_bel
     monkeypatch.setattr(FilesBackend, "committer", lambda self, ctx: Answering(real(self, ctx), AlreadyCommitted()))
     ended = status(in_doubt)
     assert (ended.code, counts(ended.body, "committed", "unknown")["lake"]) == (3, (0, 1))
-    assert "the target went back in time, and lacks rows of epochs 1 to 1" in ended.err
+    assert "the target is an older copy, and lacks rows of epochs 1 to 1" in ended.err
 
 
 @pytest.mark.parametrize(
     ("older", "code", "state", "says"),
     [
-        ("shop.db", 3, "in doubt", "the target went back in time, and lacks rows of epochs 1 to 2"),
+        ("shop.db", 3, "in doubt", "the target is an older copy, and lacks rows of epochs 1 to 2"),
         ("chk.exactsink/journal", 5, "another history", "the journal went back in time"),
     ],
 )

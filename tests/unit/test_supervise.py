@@ -95,7 +95,7 @@ def test_what_a_retry_cannot_help_ends_the_run_at_once(case: str) -> None:
 
 def test_restarts_in_a_row_are_counted_and_end() -> None:
     job = FakeJob(*[AGAIN["a Java error without a name"]] * 9)
-    with pytest.raises(Retryable, match=r"outside of exactsink: java\.io\.IOException"):
+    with pytest.raises(Retryable, match=r"outside exactsink: java\.io\.IOException"):
         run(job)
     assert job.starts == 4
 

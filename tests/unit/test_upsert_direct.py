@@ -240,7 +240,7 @@ def test_votes_are_kept_until_the_epoch_is_marked_and_one_that_is_gone_is_lost(t
     assert sink.commit_marked(1, votes) == [unknown] * 2, "nor does a mark that is gone prove it"
     sink.put_birth()
     (lost, _) = sink.commit_marked(1, votes)
-    assert lost == Lost(f"{unknown.evidence}; the target stands at the birth of journal L1")
+    assert lost == Lost(f"{unknown.evidence}; the target's mark is the birth of journal L1")
     assert votes[1].ref in unknown.evidence
     assert sink.commit_marked(1, votes[:1]) == [Committed()]
     assert sink.commit_marked(1, votes[:1]) == [AlreadyCommitted()]

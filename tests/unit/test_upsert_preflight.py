@@ -254,10 +254,8 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
         {"mode": "insert_if_absent", **given}
         for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}}, {"version": "o"}, {"delete_when": "true"})
     ],
-    "replace makes a row": [
-        {"mode": "replace", **given} for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}})
-    ],
-    "take mode insert_if_absent": [{"update_columns": ()}],
+    "replace replaces": [{"mode": "replace", **given} for given in ({"update_columns": ("v",)}, {"set": {"v": "1"}})],
+    "use mode insert_if_absent": [{"update_columns": ()}],
     "leave out `order_by`": [{"version": "o", "order_by": "v"}],
     "which the keys need": [{"update_columns": ("id", "v")}, {"set": {"id": "1"}}],
     "which is the version": [
@@ -269,7 +267,7 @@ SENSELESS: dict[str, list[dict[str, Any]]] = {
     "by portable SQL": [{"url": "duckdb:///shop.duckdb", "on_schema_change": "add_columns"}],
     "no staging tables": [{"staging_schema": "s"}],
     "has no schemas": [{"table": "sales.orders"}],
-    "no table name": [{"table": "a.b.c"}, {"table": '"a'}],
+    "not a table name": [{"table": "a.b.c"}, {"table": '"a'}],
     "`exclude` names b": [{"keys": ("a", "b"), "exclude": ("c", "b")}],
     "Extra inputs": [{"key": "id"}],
     "greater than or equal to 0": [{"busy_timeout_seconds": -1}],

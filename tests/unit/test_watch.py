@@ -229,7 +229,7 @@ def test_a_port_alone_is_this_machines(given: str, place: tuple[str, int]) -> No
 
 @pytest.mark.parametrize("given", ["", "http", "localhost", "1:", "65536", "-1", "²"])
 def test_what_is_no_port_is_refused(given: str) -> None:
-    with pytest.raises(ConfigError, match="is no port"):
+    with pytest.raises(ConfigError, match="is not a port"):
         place_of(given)
 
 

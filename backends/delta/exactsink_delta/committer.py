@@ -88,7 +88,7 @@ class DeltaCommitter(Committer):
                 yield from self._stray_problems()
                 yield from self._new_problems(schema)
             else:
-                yield Finding("error", f"{self._root} is no Delta table", _NO_TABLE)
+                yield Finding("error", f"{self._root} is not a Delta table", _NO_TABLE)
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
         with self._answering():
@@ -149,7 +149,7 @@ class DeltaCommitter(Committer):
                 if isinstance(damage, Unknown):
                     return [damage] * len(committables)
                 put, actions = (marker, self._actions(table, committables)) if damage is None else (stored, [])
-                assert put is not None, "only below a mark is anything lost"
+                assert put is not None, "only epochs below a mark can be lost"
                 refused = self._log.append(table, put, actions)
                 if not refused and damage is None:
                     return self._settled(table, committables, Committed())
@@ -157,7 +157,7 @@ class DeltaCommitter(Committer):
                     self._log.sync(table)
                     return [damage] * len(committables)
         raise Retryable(
-            f"{self._root} takes no entry", why=f"{_TRIES} were refused: {refused}", next="start the job again"
+            f"{self._root} accepts no entry", why=f"{_TRIES} tries were refused: {refused}", next="start the job again"
         )
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
@@ -175,7 +175,7 @@ class DeltaCommitter(Committer):
             for participant in undecided:
                 if named & {path.name for path in files_of(self._root, participant.ref)}:
                     what = f"the table's log names files of {participant.ref}, which was never decided"
-                    raise Fatal(what, next="look who added them; nothing of it was touched")
+                    raise Fatal(what, next="find out who added them; exactsink changed nothing there")
                 remove(self._root, participant.ref)
 
     def in_doubt(self) -> Iterable[InDoubt]:
@@ -203,7 +203,7 @@ class DeltaCommitter(Committer):
 
     def _made(self, schema: pa.Schema) -> DeltaTable:
         if not self._options.create:
-            raise Fatal(f"{self._root} is no Delta table", next=_NO_TABLE)
+            raise Fatal(f"{self._root} is not a Delta table", next=_NO_TABLE)
         self._check(self._new_problems(schema))
         return self._log.create(delta_columns(schema)[0], self._options.partition_by)
 
@@ -227,7 +227,7 @@ class DeltaCommitter(Committer):
         yield from self._partition_problems(about.partition_columns)
         if self._replaces:
             if about.configuration.get("delta.appendOnly") == "true":
-                yield Finding("error", "the table lets nobody remove rows (delta.appendOnly)", _APPEND)
+                yield Finding("error", "the table forbids removing rows (delta.appendOnly)", _APPEND)
             files = pa.table(table.get_add_actions())["path"].to_pylist()
             yield from (Finding("error", _NOT_REMOVED.format(each), _APPEND) for each in files if not _removable(each))
 
@@ -237,7 +237,7 @@ class DeltaCommitter(Committer):
 
     def _partition_problems(self, by: Sequence[str]) -> Iterator[Finding]:
         if self._replaces and not by:
-            yield Finding("error", "the table has no partitions that could be overwritten", _APPEND)
+            yield Finding("error", "the table has no partitions to overwrite", _APPEND)
 
     def _store_problems(self) -> Iterable[Finding]:
         """Try what the log needs of a store: a create that fails if the object exists."""
@@ -248,7 +248,7 @@ class DeltaCommitter(Committer):
         """Find files of others where a table is to be made: its VACUUM would delete them."""
         with suppress(FileNotFoundError):
             if stray := [name for name in file_names(self._root) if not name.startswith(("_", "."))]:
-                message = f"{self._root} is no Delta table, and VACUUM would delete what is there: {min(stray)}"
+                message = f"{self._root} is not a Delta table, and VACUUM would delete what is there: {min(stray)}"
                 yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
     def _check(self, findings: Iterable[Finding]) -> None:
@@ -288,8 +288,10 @@ class DeltaCommitter(Committer):
         # One ticket gave all of them their columns.
         wrong = [*misfits(columns_of(path), table, [*written[-1]])]
         if wrong:
-            why = f"its columns were changed since: {wrong[0].message}"
-            raise Fatal(f"{self._root} can't take decided rows", why=why, next="RESTORE it to the version before that")
+            why = f"its columns were changed meanwhile: {wrong[0].message}"
+            raise Fatal(
+                f"{self._root} can't take decided rows", why=why, next="RESTORE it to the version before that change"
+            )
         return [*actions, *(_removals(table, written, now) if self._replaces else ())]
 
     @contextmanager

@@ -60,7 +60,7 @@ class TableLog:
         """Open the table. Raises Fatal where there is none any more."""
         table = self.table()
         if table is None:
-            raise Fatal(f"{self._root} is no Delta table any more", next="bring it back, then start the job again")
+            raise Fatal(f"{self._root} is not a Delta table any more", next="restore it, then start the job again")
         return table
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
@@ -153,8 +153,10 @@ class TableLog:
                     os.fsync(file.fileno())
             sync_folders([self._log, self._root])
         except OSError as error:  # a second sync would say that all is well
-            why = f"{error}: rows that show may be gone after a power cut"
-            raise Fatal(f"{self._log} can't be synced", why=why, next="look at its disk, then start again") from error
+            why = f"{error}: visible rows may be lost in a power cut"
+            raise Fatal(
+                f"{self._log} can't be synced", why=why, next="check its disk, then start the job again"
+            ) from error
         self._synced = table.version()
 
     def shorten(self) -> None:

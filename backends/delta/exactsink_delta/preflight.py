@@ -36,7 +36,7 @@ def table_problems(table: DeltaTable, partition_by: Sequence[str], pause: float)
     rules += [f"{key} of column {f.name}" for f in table.schema().fields for key in f.metadata if _RULES.match(key)]
     rules += sorted({*(table.protocol().writer_features or ())} - _FEATURES)
     for rule in rules:
-        yield Finding("error", f"the table asks its writers for {rule}", "write to one without it")
+        yield Finding("error", f"the table requires this of its writers: {rule}", "write to one without it")
     by = table.metadata().partition_columns
     if partition_by and list(partition_by) != by:
         yield Finding("error", f"the table is partitioned by {by}", "leave partition_by out")
@@ -57,7 +57,9 @@ def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterat
     lower = [name.lower() for name in columns.names]
     for name in columns.names:
         if _NO_NAME.search(name) or lower.count(name.lower()) > 1:
-            yield Finding("error", f"Delta can't have a column {name!r}, or not beside its like", "rename it")
+            yield Finding(
+                "error", f"Delta can't have a column {name!r}, or not beside one of the same name", "rename it"
+            )
 
 
 def added(schema: pa.Schema, table: DeltaTable) -> list[Field]:
@@ -84,7 +86,9 @@ def misfits(
         kind = there[field.name].type if field.name in there else None
         if kind is None and adds and field.name.lower() not in map(str.lower, there):
             yield Finding(
-                "warning", f"the table has no column {field.name}: the first epoch adds it", "nothing, if meant"
+                "warning",
+                f"the table has no column {field.name}: the first epoch adds it",
+                "do nothing if you want that",
             )
         elif kind is None:
             fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'

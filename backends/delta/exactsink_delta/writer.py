@@ -81,7 +81,7 @@ class DeltaWriter(Writer):
                     new_file(self._record).close()  # first: no file of ours is without it
             except FileNotFoundError:
                 why, fix = "the driver made it", "set path to a folder that the driver and all executors share"
-                raise Fatal(f"{self._record.parent} is not there on this executor", why=why, next=fix) from None
+                raise Fatal(f"{self._record.parent} does not exist on this executor", why=why, next=fix) from None
 
     def write(self, batch: pa.RecordBatch) -> None:
         try:
@@ -107,7 +107,7 @@ class DeltaWriter(Writer):
                 files.append({"size": size, "values": values, "stats": _statistics(part.footer[0])})
             sync_folders([self._root, self._record.parent])
             if not self._record.exists():
-                raise Retryable(f"{self._txn.id} was swept", next="start the job again: its driver is not the newest")
+                raise Retryable(f"{self._txn.id} was swept", next="start the job again, unless a newer driver runs")
         return Committable(self._txn, self._rows, json.dumps(files).encode())
 
     def abort(self) -> None:
@@ -170,7 +170,7 @@ def fitted(batch: pa.RecordBatch, columns: pa.Schema, partition_by: Sequence[str
         if not field.nullable and values.null_count:
             raise ValueError(f"column {field.name} is NOT NULL")
         if field.name in partition_by and pa.types.is_string(field.type) and pc.any(pc.equal(values, "")).as_py():
-            raise ValueError(f"an empty text is NULL to Delta's partitions, in column {field.name}")
+            raise ValueError(f"Delta stores an empty text in a partition as NULL, in column {field.name}")
     return pa.Table.from_arrays([batch.column(field.name).cast(field.type) for field in columns], schema=columns)
 
 

@@ -38,7 +38,7 @@ def Files(
     compression: For Parquet; `snappy` when it is left out.
     header: For CSV: begin each file with the columns' names.
     delimiter: For CSV: the mark between two values.
-    target_file_size: `128 MB`, say: a file that has reached it gets no more rows.
+    target_file_size: for example `128 MB`: a file that has reached it gets no more rows.
     on_schema_change: Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and
         more. `allow`: any. Other epochs are refused before their first row.
     endpoint_url: For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's.

@@ -37,13 +37,13 @@ def _damage(path: AnyPath, file: VotedFile, *, deep: bool) -> str:
     """Return what is wrong with a file, empty when nothing is."""
     try:
         if (size := bytes_of(path)) != file.size:
-            return f"{path} has {size} bytes of {file.size}"
+            return f"{path} has {size} bytes instead of {file.size}"
         if deep:
             return "" if file_sha256(path) == file.sha256 else f"{path} has another SHA-256"
         if path.name.endswith(".parquet"):
             with path.fs.open(path.url, "rb") if isinstance(path, ObjectPath) else open(path, "rb") as opened:
                 rows = pq.ParquetFile(opened).metadata.num_rows
-            return "" if file.rows in (None, rows) else f"{path} has {rows} rows of {file.rows}"
+            return "" if file.rows in (None, rows) else f"{path} has {rows} rows instead of {file.rows}"
     except FileNotFoundError:
         return f"{path} is gone"
     except pa.ArrowInvalid as error:

@@ -51,7 +51,7 @@ class Azure(Store):
     def sealed(self, key: str, upload: str, parts: Sequence[Part]) -> tuple[Part, ...]:
         """Look whether all blocks are there: a sweep may have taken those that were sent first."""
         if self.parts(key, upload) != list(parts):
-            raise OSError(errno.ECANCELED, f"blocks of {upload} are gone: a sweep took them", key)
+            raise OSError(errno.ECANCELED, f"blocks of {upload} are gone: a sweep removed them", key)
         return tuple(parts)
 
     def complete(self, key: str, upload: str, parts: Sequence[Part], metadata: Mapping[str, str] | None = None) -> None:
@@ -98,7 +98,7 @@ class Azure(Store):
 
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
         if (pause := ctx.longest_pause_seconds) > _KEPT_SECONDS:
-            message = f"{root}: the service drops blocks that nobody commits after 7 days, and the job may pause for"
+            message = f"{root}: the service deletes uncommitted blocks after 7 days, and the job may pause for"
             yield Finding("error", f"{message} {pause / _DAY:g}", "set the job's longest_pause to 7 days or less")
 
     def refused(self, error: OSError, root: str) -> str:

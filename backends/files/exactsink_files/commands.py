@@ -16,10 +16,10 @@ from exactsink_files.snapshots import Feed, Snapshot, snapshot
 __all__ = ["commands"]
 
 _job = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
-_sink = click.option("--sink", help="One of the job's files sinks, where it has several.")
-_run = click.option("--run", help="One of the job's batch runs, in place of its stream.")
+_sink = click.option("--sink", help="Name of the files sink, if the job has several.")
+_run = click.option("--run", help="Name of a batch run; without it, the job's stream.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_partial = click.option("--partial", is_flag=True, help="Go without epochs from before manifests were kept.")
+_partial = click.option("--partial", is_flag=True, help="Leave out epochs that were written before manifests existed.")
 
 
 def commands(open_job: OpenJob) -> click.Group:
@@ -52,7 +52,7 @@ def commands(open_job: OpenJob) -> click.Group:
     @_job
     @_sink
     @_run
-    @click.option("--at", type=int, metavar="EPOCH", help="As of this epoch; the newest complete one by default.")
+    @click.option("--at", type=int, metavar="EPOCH", help="Read up to this epoch; by default the newest complete one.")
     @_partial
     @_as_json
     def read_list_command(
@@ -79,7 +79,7 @@ def _files_sinks(open_job: OpenJob, job: str, run: str | None) -> tuple[str, dic
     opened: JobSinks = open_job(job, run)
     files = {name: each.root for name, each in opened.sinks.items() if isinstance(each, FilesBackend)}
     if not files:
-        raise ConfigError(f"{job} has no files sink", next="name another job")
+        raise ConfigError(f"{job} has no files sink", next="name a job with a files sink")
     return opened.job, files
 
 
@@ -88,7 +88,7 @@ def _chosen(open_job: OpenJob, job: str, sink: str | None, run: str | None) -> t
     if sink is None and len(sinks) == 1:
         sink = next(iter(sinks))
     if sink not in sinks:
-        raise ConfigError(f"{job}: which sink?", why=f"its files sinks are {', '.join(sinks)}", next="give --sink")
+        raise ConfigError(f"{job} has several files sinks", why=", ".join(sinks), next="repeat with --sink NAME")
     return name, sink, sinks[sink]
 
 
@@ -109,7 +109,7 @@ def _line(feed: Feed) -> str:
     if feed.epoch is None:
         return f"{feed.job}.{feed.sink}: no epoch with rows is complete"
     known = _summary(feed)
-    begun = "" if feed.whole else f", known from epoch {feed.first} on: what is before it is not counted"
+    begun = "" if feed.whole else f", known from epoch {feed.first} on; earlier epochs are not counted"
     rows = "rows not known" if known["rows"] is None else f"{known['rows']} rows"
     size = f"{known['files']} files, {rows}, {known['bytes']} bytes"
     return f"{feed.job}.{feed.sink}: epoch {feed.epoch}{begun}: {size}"

@@ -68,7 +68,7 @@ class FilesCommitter(Committer):
                 "error",
                 f"{self._root} does not keep apart names of folders that differ only in {self._place.folds}: rows "
                 f"could come back with another value of partition column {texts[0]}",
-                "set path to a file system that keeps them apart, or take the column out of partition_by; if its "
+                "set path to a file system that keeps them apart, or leave the column out of partition_by; if its "
                 "values never differ only so, set allow_folded_names = true",
             )
 
@@ -167,13 +167,13 @@ class FilesCommitter(Committer):
                 raise LineageError(
                     f"sink {self._ctx.sink}: {self._root} holds {mark}",
                     why=f"this journal is {self._ctx.lineage}: another one feeds the folder under the same job's name",
-                    next="give this job another name, or bring back the journal that the folder belongs to",
+                    next="give this job another name, or restore the journal that the folder belongs to",
                 )
         elif self._held not in ("any", mark):
             raise Retryable(
                 f"sink {self._ctx.sink}: the mark in {self._root} is not the one that was read before",
                 why=f"it was {self._held}, and is {mark}",
-                next="start the job again: it looks anew",
+                next="start the job again, which reads it again",
             )
         return standing
 
@@ -222,7 +222,7 @@ class FilesCommitter(Committer):
             return self._place.in_doubt(self._ctx)
 
     def close(self) -> None:
-        """Hold nothing, so let go of nothing."""
+        """Hold nothing, so close nothing."""
 
 
 def _is_text(kind: pa.DataType) -> bool:

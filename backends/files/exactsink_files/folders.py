@@ -169,7 +169,7 @@ class Folders(FilePlace, Generic[_Path]):
         except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
             raise Fatal(
                 f"the names of files in {error.filename} can't be made durable",
-                why=f"{error.strerror}; and the system may report the next try as done though these names are gone",
+                why=f"{error.strerror}; the system may report the next try as done although these names are lost",
                 next="mount its file system again (or restart its machine), so that reads show what the disk "
                 "holds; then start the job again: nothing is lost",
             ) from error

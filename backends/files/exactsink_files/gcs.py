@@ -106,7 +106,7 @@ class Gcs(Store):
         try:
             bucket = self._fs.rules(self.bucket)
         except PermissionError:
-            fix = "allow their reading (storage.buckets.get), or see that none deletes below _exactsink/"
+            fix = "allow their reading (storage.buckets.get), or check that none deletes below _exactsink/"
             yield Finding("warning", f"{root}: the bucket's lifecycle rules can't be read", fix)
             return
         for rule in bucket.lifecycle_rules:
@@ -116,7 +116,7 @@ class Gcs(Store):
             deletes = rule.get("action", {}).get("type") == "Delete"
             if deletes and concerned and days is not None and days * _DAY < ctx.longest_pause_seconds:
                 message = f"{root}: a lifecycle rule of the bucket deletes objects after {days} days"
-                fix = "let it not concern _exactsink/, or set the job's longest_pause to fewer days"
+                fix = "exclude _exactsink/ from it, or set the job's longest_pause to fewer days"
                 yield Finding(
                     "error", f"{message}, and the job may pause for {ctx.longest_pause_seconds / _DAY:g}", fix
                 )

@@ -42,7 +42,7 @@ class Links(Folders[Path]):
             self.folds = _tried(places)
         except OSError as error:
             message = f"{places[-1]} can't be written: {error.strerror or error}"
-            fix = remedy(error, places[-1]) or f"look at its room, its quota and its mount: df -h '{places[-1]}'"
+            fix = remedy(error, places[-1]) or f"check its free space, its quota and its mount: df -h '{places[-1]}'"
             if isinstance(error, PermissionError):
                 fix = f"chmod u+rwx '{places[-1]}' as its owner, or set path to another folder"
             yield Finding("error", message, fix)
@@ -79,7 +79,7 @@ class Links(Folders[Path]):
     def _differs(self, temp: Path, found: os.stat_result, file: VotedFile) -> str:
         if found.st_size == file.size and stat.S_ISREG(found.st_mode):
             return ""
-        kind = "" if stat.S_ISREG(found.st_mode) else "is no regular file, "
+        kind = "" if stat.S_ISREG(found.st_mode) else "is not a regular file, "
         return f"{temp} {kind}has {found.st_size} bytes, {file.size} were voted for"
 
     def _name(self, temp: Path, final: Path) -> None:

@@ -265,7 +265,7 @@ def _readable(what: AnyPath) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, KeyError) as error:
-        fix = "bring it back from a backup, or move it away: then what is known begins after it"
+        fix = "restore it from a backup, or move it away: epochs are then known from the next one on"
         raise Fatal(f"{what} does not say which files an epoch has: {error!r}", next=fix) from error
 
 

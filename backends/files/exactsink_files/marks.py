@@ -45,9 +45,9 @@ __all__ = ["MarkFolder", "FolderMark"]
 
 _VERSION = 1
 _BIRTH = "birth"
-_DAMAGED = "bring the file back from a backup, then start the job again"
+_DAMAGED = "restore the file from a backup, then start the job again"
 _UNFINISHED = (
-    "if its writer died and no driver runs, remove it; else bring it back from a backup; then start the job again"
+    "if its writer died and no driver runs, remove it; otherwise restore it from a backup; then start the job again"
 )
 
 
@@ -185,9 +185,9 @@ class MarkFolder:
                 raise ValueError(f"version {body['version']}, this release reads {_VERSION}")
             return body
         except (ValueError, TypeError, KeyError) as error:
-            what = f"{path} does not say what stands in the target: {error}"
+            what = f"{path} does not show which epoch the target has: {error}"
             fix = _UNFINISHED if name == _BIRTH and isinstance(path, Path) else _DAMAGED  # all else was never in parts
-            raise Fatal(what, why="it is the sink's mark, and is not guessed at", next=fix) from error
+            raise Fatal(what, why="it is the sink's mark, and exactsink never guesses a mark", next=fix) from error
 
     def _body(self) -> dict[str, Any]:
         ctx = self._ctx

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _RIGHTS = "let driver and executors run as one user, or give their group the right to read and write below {root}"
-_IN_THE_WAY = "move away what is no folder there, or set another path"
+_IN_THE_WAY = "move away the file that is there, or set another path"
 _SHORTER = "use shorter names: a shorter path, or partition columns with shorter values"
 _REMEDIES = {
     errno.EACCES: _RIGHTS,
@@ -63,9 +63,9 @@ _SPELLINGS = {
     "the Unicode forms of \u00e9": "Xe\u0301.",
     "a dot at the end": "X\u00e9",
 }
-_LOOK = "start the job again, nothing is lost; if it comes back, look at {root}: its room, its quota, its mount"
+_LOOK = "start the job again, nothing is lost; if it fails again, check {root}: its free space, its quota, its mount"
 _LOOK_AT_STORE = (
-    "start the job again, nothing is lost; if it comes back, look at the store of {root}, and at proxies before it"
+    "start the job again, nothing is lost; if it fails again, check the store of {root}, and any proxy before it"
 )
 
 
@@ -213,14 +213,14 @@ def contended(what: str) -> Retryable:
     return Retryable(
         what,
         why="other processes keep changing the folder",
-        next="stop what else works in the target's folder, an old attempt perhaps, then start the job again",
+        next="stop the other processes there, for example an old task attempt, then start the job again",
     )
 
 
 def foreign_file(final: object, file: VotedFile) -> Fatal:
     """Return the error for a final name that something else has."""
     return Fatal(
-        f"{final} is not the file that was voted for, and is not overwritten",
+        f"{final} is not the file that was voted for, and exactsink does not overwrite it",
         why=f"its name is this epoch's, but {file.size} bytes of SHA-256 {file.sha256} were voted for",
         next="move that file away, then start the job again",
     )

@@ -35,7 +35,7 @@ def lifecycle_problems(
         if store_code(error) in _NO_RULES or error.errno in (errno.ENOSYS,):
             return
         message = f"{root}: the bucket's lifecycle rules can't be read: {error.strerror or error}"
-        fix = f"see that no rule aborts multipart uploads within {pause / _DAY:g} days; or allow their reading"
+        fix = f"check that no rule aborts multipart uploads within {pause / _DAY:g} days; or allow their reading"
         yield Finding("warning", message, f"{fix} (s3:GetLifecycleConfiguration)")
         return
     for rule in rules:

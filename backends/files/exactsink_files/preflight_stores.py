@@ -21,7 +21,7 @@ def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
     tried = own.key(f"try-{secrets.token_hex(8)}")
     try:
         if why := own.root.why_no_creates():
-            yield Finding("error", f"{root}: {why}", "use such a store: the marks rely on it")
+            yield Finding("error", f"{root}: {why}", "use such a store: the marks need it")
         try:
             yield from _upload_problems(own, root, tried)
         finally:
@@ -71,7 +71,7 @@ def _refused(error: OSError, root: str, fix: str) -> Finding:
     if error.errno == errno.ENODEV:
         fix = "make the bucket, or set another path"
     elif error.errno == errno.ENOSYS:
-        fix = "use a store that has what is named there"
+        fix = "use a store that has the feature named there"
     return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
 
 

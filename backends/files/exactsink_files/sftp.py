@@ -92,7 +92,7 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
                 self.ftp.remove(unfinished)
             raise
         finally:
-            self.sync(os.path.dirname(path))  # also for one that stands: who made it may have died before it synced
+            self.sync(os.path.dirname(path))  # also for an existing file: its maker may have died before the sync
 
     def begin(self, path: str) -> SFTPFile:
         """Begin a new file; folders above it are made."""

@@ -59,7 +59,7 @@ class Snapshot:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the files hold; None where not all of them say."""
+        """How many rows the files hold; None if one of them does not know."""
         counts = [file.rows for file in self.files]
         return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -81,17 +81,17 @@ def snapshot(
     root = _root(path)
     chosen = _feeds(root, job, sink)
     if not chosen:
-        raise ConfigError(f"no sink that was asked for has written to {root}", next="check path, job and sink")
+        raise ConfigError(f"none of the named sinks has written to {root}", next="check path, job and sink")
     if epoch is not None and len(chosen) > 1:
         names = ", ".join(f"{each[0]}.{each[1]}" for each in chosen)
-        raise ConfigError(f"{root} is fed by {names}", why="an epoch is one sink's", next="choose job and sink")
+        raise ConfigError(f"{root} is fed by {names}", why="an epoch belongs to one sink", next="choose job and sink")
     feeds = tuple(_feed(root, *each, epoch) for each in chosen)
     for feed in feeds:
         if not feed.whole and not partial:
             raise ConfigError(
                 f"{feed.job}.{feed.sink}: epochs are known from {feed.first} on only",
                 why="those before were written when no manifests were kept, or their manifests are gone",
-                next="say `partial` to go without them",
+                next="pass `partial` to leave them out",
             )
     return Snapshot(feeds)
 
@@ -137,6 +137,6 @@ def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
 def _check_known(name: str, asked: int, first: int | None, newest: int | None, whole: bool) -> None:
     if newest is None or asked > newest:
         why = f"the newest one with rows in this sink is {newest}" if newest is not None else "none is"
-        raise ConfigError(f"{name}: epoch {asked} is not known to be complete", why=why, next="ask for an earlier one")
+        raise ConfigError(f"{name}: epoch {asked} is not known to be complete", why=why, next="choose an earlier epoch")
     if first is not None and asked < first and not whole:
-        raise ConfigError(f"{name}: epochs are known from {first} on only", next=f"ask for {first} or later")
+        raise ConfigError(f"{name}: epochs are known from {first} on only", next=f"choose {first} or later")

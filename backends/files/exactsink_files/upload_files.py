@@ -79,7 +79,7 @@ class UploadFiles(HiddenFiles["UploadFile"]):
             self._store.delete([self._record])
 
     def room_for(self, size: int) -> bool:
-        """Count bytes that come to wait, or that wait no more; return whether memory has room for them."""
+        """Count bytes that begin to wait, or that wait no more; return whether memory has room for them."""
         self._waiting += size
         return self._waiting <= _MOST_WAITING
 
@@ -160,7 +160,7 @@ class UploadFile(HashedFile):
             self._in_memory, self._on_disk = 0, True
 
     def _forget(self) -> None:
-        """Let go of what waits."""
+        """Drop what waits."""
         self._files.room_for(-self._in_memory)
         self._in_memory, self._on_disk = 0, False
         self._waiting.close()

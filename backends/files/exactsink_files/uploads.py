@@ -86,8 +86,8 @@ class Uploads(FilePlace):
     def withdraw(self, vote: VotedFiles) -> None:
         in_parallel(lambda file: self._store.abort(self._store.key(file.final), file.temp), vote.files)
         if any(parts is not None for parts in self._parts(vote)):  # the answer to an abort is empty: it proves nothing
-            what, fix = f"the store keeps uploads to {vote.root}", "start the job again; if it stays, look at the store"
-            raise Retryable(what, why="it had answered that they are aborted", next=fix)
+            what, fix = f"the store keeps uploads to {vote.root}", "start the job again; if this stays, check the store"
+            raise Retryable(what, why="it had reported them as aborted", next=fix)
         self.drop([vote])
 
     def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
@@ -101,7 +101,7 @@ class Uploads(FilePlace):
         noted = len(self._noted(self._own.key(record_name(txn.id))))
         takes = f"{noted or 'its'} unfinished uploads below {self.root} take room in the store, until it ends"
         rule = f" or {self._store.ends_by} ends them" if self._store.ends_by else ""
-        return [f"{takes}{rule}; no reader sees them, and none waits for them"]
+        return [f"{takes}{rule}; readers neither see them nor wait for them"]
 
     def drop(self, votes: Sequence[VotedFiles]) -> None:
         """Remove the lists of uploads that are completed, and what else is left of them."""
@@ -175,7 +175,7 @@ class Uploads(FilePlace):
         if self._is_named(name, file):
             return Committed() if completed else AlreadyCommitted()
         if completed:
-            return Unknown(f"{self._named(file)} was completed, as the store answered, and it shows no object")
+            return Unknown(f"{self._named(file)} was completed, as the store answered, but it shows no object")
         if proof == "gone":
             return Unknown(self._gone(file))
         if proof == "parts differ":
@@ -183,7 +183,7 @@ class Uploads(FilePlace):
         raise Retryable(  # a condition failed, and what it failed for is gone, or another call is at the same key
             f"{self.root}/{file.final} could not be completed",
             why=str(refusal),
-            next="start the job again: it looks anew",
+            next="start the job again, which reads it again",
         ) from refusal
 
     def _stands(self, name: str, file: VotedFile) -> Standing:

@@ -107,9 +107,9 @@ class VotedFiles:
         final = re.compile(rf"{re.escape(txn.id)}(\.\d+)?\.(parquet|json|csv)")
         for file in self.files:
             if not (is_below(file.final) and final.fullmatch(file.final.rpartition("/")[2])):
-                raise _refused(txn, f"{file.final!r} is no name that its file may get below {root}")
+                raise _refused(txn, f"{file.final!r} is not a name that its file may get below {root}")
             if file.final.startswith("_exactsink/") or not temp.fullmatch(file.temp):
-                raise _refused(txn, f"{file.temp!r}, to become {file.final!r}, is no file of its own")
+                raise _refused(txn, f"{file.temp!r}, to become {file.final!r}, is not a file of its own")
         if len({file.final for file in self.files} | {file.temp for file in self.files}) != 2 * len(self.files):
             raise _refused(txn, "it names a file twice")
 
@@ -148,5 +148,5 @@ def _refused(txn: Txn, why: str) -> Fatal:
     return Fatal(
         f"sink {txn.sink}: the vote of {txn.id} is refused",
         why=why,
-        next="somebody changed the journal: bring it back from a copy, then start the job again; nothing was touched",
+        next="somebody changed the journal: restore it from a copy, then start the job again; no file was changed",
     )

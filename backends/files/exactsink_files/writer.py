@@ -125,7 +125,7 @@ class TempFolder(InFolder[Path]):
         """Make the participant's own folder; the one above is the driver's to make, durably."""
         if self._mode == "private" and self._driver_user not in (0, os.getuid()):
             raise Fatal(
-                f"sink {self._sink}: the driver could not look at this task's files below {self.root}",
+                f"sink {self._sink}: the driver could not read this task's files below {self.root}",
                 why=f"it runs as user {self._driver_user}, this executor as user {os.getuid()}",
                 next='set [job] file_mode = "group", with a group that both are in, or let them be one user',
             )

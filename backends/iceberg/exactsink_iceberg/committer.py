@@ -128,12 +128,12 @@ class IcebergCommitter(Committer):
                     files = self._added(table, committables)
                     refused = self._target.put(table, marker, files, self._replaced(table, files))
                 else:
-                    assert stored is not None, "only below a mark is anything lost"
+                    assert stored is not None, "only epochs below a mark can be lost"
                     refused = self._target.put(table, stored, [])
                 if not refused:
                     return [damage] * len(committables) if damage else self._settled(committables, Committed())
-        what = f"{self._options.table} takes no snapshot"
-        raise Retryable(what, why=f"{_TRIES} were refused: {refused}", next="start the job again")
+        what = f"{self._options.table} accepts no snapshot"
+        raise Retryable(what, why=f"{_TRIES} tries were refused: {refused}", next="start the job again")
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         marker = self._marker(epoch, committables)
@@ -150,7 +150,7 @@ class IcebergCommitter(Committer):
             for participant in undecided:
                 if any(f"/{participant.ref}." in file.file_path for file in named):
                     what = f"the table names files of {participant.ref}, which was never decided"
-                    raise Fatal(what, next="find out who added them; nothing of it was touched")
+                    raise Fatal(what, next="find out who added them; exactsink changed nothing there")
                 remove(self._records, participant.ref)
 
     def in_doubt(self) -> Iterable[InDoubt]:

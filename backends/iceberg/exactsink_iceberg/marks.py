@@ -46,7 +46,7 @@ def ancestors(table: TableMetadata, branch: str) -> tuple[list[Snapshot], bool]:
 def shown_mark(table: TableMetadata, key: str, branch: str) -> KeptMark | None:
     """Return the mark of the epoch that a branch shows; None where it shows none, or it is not known.
 
-    The newest ancestor that has a mark counts, whatever the properties say: if they differ, the table was rolled back.
+    The newest ancestor that has a mark counts, whatever the properties are: if they differ, the table was rolled back.
     If expiry has cut the ancestors before any mark, the properties count, unless the oldest snapshot that is left is
     older than the mark's: then the branch does not contain it.
     """

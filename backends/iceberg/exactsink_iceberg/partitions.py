@@ -20,10 +20,10 @@ _CALL = re.compile(r"(?:(\w+)\((?:(\d+)\s*,\s*)?)?([^()]+?)\)?")
 
 
 def partition_of(text: str) -> tuple[str, Transform[Any, Any]]:
-    """Read an option's partition, `bucket(16, id)` say, as column and transform. Raises ValueError."""
+    """Read an option's partition, for example `bucket(16, id)`, as column and transform. Raises ValueError."""
     found = _CALL.fullmatch(text.strip())
     if found is None or (found[1] is None) != (not text.strip().endswith(")")):
-        raise ValueError(f"{text} is no partition; write a column, or day(ts), bucket(16, id), truncate(4, name)")
+        raise ValueError(f"{text} is not a partition; write a column, or day(ts), bucket(16, id), truncate(4, name)")
     name, width, column = found.groups()
     transform: Transform[Any, Any] = parse_transform(f"{name}[{width}]" if width else name or "identity")
     return column, transform

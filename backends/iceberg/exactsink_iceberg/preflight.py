@@ -41,20 +41,20 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
     if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
         yield Finding("error", f"{options.branch} is a tag of the table", "name a branch")
     if options.mode == "overwrite_partitions" and not table.spec().fields:
-        yield Finding("error", "the table has no partitions that could be overwritten", 'set mode = "append"')
+        yield Finding("error", "the table has no partitions to overwrite", 'set mode = "append"')
     if (many := len(table.metadata.snapshots)) >= _MANY_SNAPSHOTS:
         fix = f"CALL system.expire_snapshots('{options.table}'), or set keep_snapshots = 100"
         yield Finding("warning", f"the table has {many} snapshots, and each commit lists all of them again", fix)
     for field in table.sort_order().fields:
         if not isinstance(field.transform, IdentityTransform):
             what = f"the table is sorted by {field.transform} of column {field.source_id}"
-            yield Finding("warning", f"{what}: rows are written unsorted", "nothing, if meant")
+            yield Finding("warning", f"{what}: rows are written unsorted", "do nothing if you want that")
     if table.format_version != 2:
         fix = "write to a table of format version 2"
         yield Finding("error", f"the table has format version {table.format_version}; pyiceberg can't write it", fix)
     kind = table.properties.get("write.format.default", "parquet")
     if kind != "parquet":
-        yield Finding("error", f"the table asks its writers for {kind}", "set write.format.default to parquet")
+        yield Finding("error", f"the table requires this of its writers: {kind}", "set write.format.default to parquet")
     for wrong in partition_types_fit(table.spec(), table.schema()):
         yield Finding("error", f"this backend does not write the partition {wrong}", "write to another table")
 
@@ -106,7 +106,7 @@ def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[
         if adds and (not known or (kind is not None and (plain(kind), plain(field.type)) in _WIDER)):
             what = f"the table has no column {field.name}: the first epoch adds it"
             wide = f"column {field.name} is {kind}: the first epoch makes it {field.type}"
-            yield Finding("warning", wide if known else what, "nothing, if meant")
+            yield Finding("warning", wide if known else what, "do nothing if you want that")
         elif kind is None:
             fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'
             yield Finding("error", f"the table has no column {field.name}", fix)

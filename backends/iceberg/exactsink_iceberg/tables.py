@@ -94,7 +94,7 @@ class SinkTable:
         table = self.table()
         if table is None:
             what = f"the catalog has no table {self._options.table} any more"
-            raise Fatal(what, next="bring it back, then start the job again")
+            raise Fatal(what, next="restore it, then start the job again")
         return table
 
     def create(self, rows: pa.Schema) -> Table:

@@ -109,7 +109,7 @@ class IcebergWriter(Writer):
                 voted.append(self._voted(part, *part.file.seal()))
             sync_folders([self._records, *(path_at(part.path).parent for part in self._parts.values())])
             if not (self._records / self._txn.id).exists():
-                raise Retryable(f"{self._txn.id} was swept", next="start the job again: its driver is not the newest")
+                raise Retryable(f"{self._txn.id} was swept", next="start the job again, unless a newer driver runs")
         return Committable(self._txn, self._rows, vote(voted))
 
     def abort(self) -> None:
@@ -183,7 +183,7 @@ class IcebergWriter(Writer):
 
 
 class _Placed(PartitionKey):
-    """A partition whose values are known: pyiceberg would make them anew of a row's."""
+    """A partition whose values are known: pyiceberg would compute them again from a row."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> None:
         pairs = zip(spec.fields, values, strict=True)

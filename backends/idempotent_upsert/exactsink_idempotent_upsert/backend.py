@@ -63,7 +63,7 @@ class UpsertBackend(StagedBackend):
             if folded in map(ascii_lower, named):
                 raise ConfigError(
                     f"table {options.table}: epoch_column {name} is in `{option}`",
-                    why="it holds the number of the epoch that wrote the row last, and goes in as it comes",
+                    why="it holds the number of the epoch that wrote the row last, and is stored as it comes",
                     next=f"take it out of `{option}`, or name another column",
                 )
         if options.update_columns is not None and folded not in map(ascii_lower, options.update_columns):

@@ -320,7 +320,7 @@ def foreseen(doing: str, safe: str, *known: type[Exception]) -> Iterator[None]:
     except Exception as error:
         raise Fatal(
             f"could not {doing}: {type(error).__name__}: {error}",
-            why=f"{safe}; but exactsink did not expect this error",
+            why=f"{safe}; but exactsink does not know this error",
             next="report it with its traceback, then start the job again with a release that has the fix",
         ) from error
 

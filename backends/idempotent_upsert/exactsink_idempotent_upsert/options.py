@@ -35,7 +35,7 @@ _WHY_NOT_BOTH = {
     "keys": "which the keys need",
     "update_columns": "which `update_columns` sets",
     "set": "which `set` sets",
-    "version": "which is the version: it goes in as it comes, with the rest of its row",
+    "version": "which is the version: it is stored as it comes, with the rest of its row",
 }
 
 
@@ -237,19 +237,19 @@ class UpsertOptions(BackendOptions):
         direct, mode = self.strategy == "direct", self.mode
         if direct and self.delete_when is not None:
             why = "a deleted row loses the version that guards it, so that an older, late write would bring it back"
-            yield f"strategy direct can't delete: {why}; take strategy staged"
+            yield f"strategy direct can't delete: {why}; use strategy staged"
         if direct and self.set:
             why = "its tasks write before the decision, and an epoch that is written again would apply `set` again"
-            yield f"strategy direct can't count: {why}; take strategy staged"
+            yield f"strategy direct can't count: {why}; use strategy staged"
         if mode == "insert_if_absent" and (self.update_columns or self.set or self.version or self.delete_when):
-            fix = "leave out `update_columns`, `set`, `version` and `delete_when`, or take mode upsert"
-            yield f"mode insert_if_absent never changes a row that is there: {fix}"
+            fix = "leave out `update_columns`, `set`, `version` and `delete_when`, or use mode upsert"
+            yield f"mode insert_if_absent never changes an existing row: {fix}"
         if mode == "replace" and (self.update_columns is not None or self.set):
-            yield "mode replace makes a row what came: leave out `update_columns` and `set`, or take mode upsert"
+            yield "mode replace replaces the whole row: leave out `update_columns` and `set`, or use mode upsert"
         if self.update_columns == () and not self.set:
-            yield "`update_columns` names none, so a row that is there never changes: take mode insert_if_absent"
+            yield "`update_columns` is empty, so an existing row never changes: use mode insert_if_absent"
         if self.version is not None and self.order_by is not None:
-            yield "`version` orders the rows of an epoch, too: leave out `order_by`"
+            yield "`version` also orders the rows of an epoch: leave out `order_by`"
 
     def _unknown_there(self) -> Iterator[str]:
         """Explain which options the database, or its strategy, lacks."""
@@ -257,7 +257,7 @@ class UpsertOptions(BackendOptions):
         if product == "sqlite" and self.name.schema not in (None, "main"):
             yield "a SQLite file has no schemas: quote a name that has a dot, '\"sales.orders\"'"
         if self.strategy == "direct" and not known:
-            yield "strategy direct needs a database whose conditional writes are known: take strategy staged"
+            yield "strategy direct needs a database whose conditional writes are known: use strategy staged"
         if self.on_schema_change == "add_columns" and not known:
             yield "columns can't be added to a table that is reached by portable SQL: leave out `on_schema_change`"
         if self.staging_schema is not None and (product == "sqlite" or self.strategy == "direct"):

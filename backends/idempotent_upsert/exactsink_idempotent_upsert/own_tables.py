@@ -113,8 +113,8 @@ class SqlSession(Session):
                 raise
             done, raced = False, error
         if not done:
-            what = f"sink {marker.sink}: another process has stored the target's marker meanwhile"
-            raise Retryable(what, why="this one rolls back what it applied", next="exactsink reads it again") from raced
+            what = f"sink {marker.sink}: another process has changed the target's marker meanwhile"
+            raise Retryable(what, why="this driver rolls back its rows", next="exactsink reads it again") from raced
 
     def owner(self) -> Owner | None:
         return self._owner()

@@ -166,7 +166,7 @@ class TableQuestions(Questions):
 
     @abstractmethod
     def added(self, name: str, schema: pa.Schema) -> str:
-        """Return how a column that the table lacks comes to it."""
+        """Return how a column that the table lacks is added."""
 
     def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
         table, there = self._table, self.there()

@@ -181,7 +181,7 @@ class DirectWriter(Writer):
     def _check_owner(self, owner: Owner | None) -> None:
         """Raise Refused where another journal has taken the table since the epoch was opened."""
         if owner != (self._txn.job, self._txn.sink, self._lineage):
-            what = "the table was set free by hand" if owner is None else self._database.owned_by(owner)[0]
+            what = "somebody deleted the table's owner record" if owner is None else self._database.owned_by(owner)[0]
             raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
 
     def _late(self, stands: str) -> Refused:
@@ -261,7 +261,7 @@ class DirectCommitter(MarkerCommitter):
         evidence = f"table {self._database.voted_in} lacks {len(gone)} of {of} votes, the first is {gone[0]}"
         if not isinstance(self._expected, Marker):
             return Unknown(evidence)
-        return Lost(f"{evidence}; the target stands at {self._expected.mark}")
+        return Lost(f"{evidence}; the target's mark is {self._expected.mark}")
 
     def abort(self, undecided: Undecided) -> None:
         """End what still writes, and forget votes: what they wrote is overwritten by the replay."""

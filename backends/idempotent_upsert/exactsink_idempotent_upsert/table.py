@@ -35,7 +35,7 @@ class TableName:
         """Read a name; `fold` is what the database does to a part without quotes. Raises ValueError."""
         found = _NAME.fullmatch(text)
         if found is None:
-            raise ValueError(f'{text!r} is no table name: write orders, sales.orders or "Odd Name"')
+            raise ValueError(f'{text!r} is not a table name: write orders, sales.orders or "Odd Name"')
         return cls(found[1] and _plain(found[1], fold), _plain(found[2], fold))
 
     def __str__(self) -> str:

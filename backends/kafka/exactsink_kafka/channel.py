@@ -114,7 +114,7 @@ class Asker:
         self.known: dict[tuple[CoordinatorType, str], int] = {}
         """Coordinators; one that is no longer it says so, or can't be reached, and is forgotten."""
         self.leaders: dict[tuple[str, int], int] = {}
-        """Leaders of partitions as they were last heard of; forgotten alike."""
+        """Leaders of partitions as last reported; forgotten alike."""
 
     def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
         """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).

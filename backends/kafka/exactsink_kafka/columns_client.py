@@ -176,7 +176,7 @@ def _number(name: str, given: object, doing: str) -> int:
     try:
         number = int(float(str(given)))
     except ValueError:
-        raise refused_settings(doing, f"{name} is no number") from None
+        raise refused_settings(doing, f"{name} is not a number") from None
     if number < (-1 if name == "compression.level" else 0):
         raise refused_settings(doing, f"{name} is too small")
     return number

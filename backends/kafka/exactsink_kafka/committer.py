@@ -229,9 +229,9 @@ class KafkaCommitter(Committer):
                 seen: Writers = writers
                 return seen
         raise Retryable(
-            f"transaction {next(iter(left))} is ended, and not yet for readers",
+            f"transaction {next(iter(left))} is ended, but not yet for readers",
             why=f"its markers are not in all partitions after {_MARKERS_SECONDS:.0f} s (state {state})",
-            next=f"see that all partitions of its topics have a leader: {self._fixes.show_partitions('unavailable')}",
+            next=f"check that all partitions of its topics have a leader: {self._fixes.show_partitions('unavailable')}",
         )
 
     def _check_session(self) -> None:
@@ -264,7 +264,7 @@ class KafkaCommitter(Committer):
         one = Transaction.of_ref(ref)
         pooled = PoolId.parse(one.id)
         if pooled is None or (pooled.job, pooled.sink) != (self._ctx.job, self._ctx.sink):
-            raise ValueError(f"{ref!r} is no participant of sink {self._ctx.sink} of job {self._ctx.job}")
+            raise ValueError(f"{ref!r} is not a participant of sink {self._ctx.sink} of job {self._ctx.job}")
         return one
 
     def _entry(self, one: Described, now: float) -> InDoubt | None:

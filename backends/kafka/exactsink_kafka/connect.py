@@ -106,8 +106,8 @@ def _unanswered(options: KafkaOptions, heard: Sequence[KafkaError]) -> Retryable
     said = dict.fromkeys(_said(error) for error in heard if error.code() != KafkaError._ALL_BROKERS_DOWN)
     why = "; ".join([*said][:3]) or "no broker answers"
     if options.sasl_mechanism is None and not said:
-        why += f"; {options.security_protocol} has no login, perhaps it wants one"
-    fix = "see that the brokers run, and fix bootstrap_servers if they are elsewhere"
+        why += f"; {options.security_protocol} has no login; the listener may want one"
+    fix = "check that the brokers run, or correct bootstrap_servers"
     return Retryable(f"reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
 
 
@@ -142,7 +142,7 @@ def _tls(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str] 
         if len(head) < 8 or struct.unpack(">ii", head)[1] != 1:  # the answer names the request's number
             return None  # a broker that is going down, say, or a balancer before one
     fix = "SASL_PLAINTEXT" if options.sasl_mechanism else "PLAINTEXT"
-    why = f"{server} talks no TLS, security_protocol is {options.security_protocol}"
+    why = f"{server} has no TLS, security_protocol is {options.security_protocol}"
     return why, f'name the port of a listener with TLS; or security_protocol = "{fix}" in the sink\'s options'
 
 
@@ -152,7 +152,7 @@ def _plain(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str
     trusting.verify_mode = ssl.CERT_NONE  # is this TLS at all? Nothing is sent
     with _socket(server, seconds) as bare, trusting.wrap_socket(bare, server_hostname=_host(server)):
         fix = "SASL_SSL" if options.sasl_mechanism else "SSL"
-    why = f"{server} talks TLS, security_protocol is {options.security_protocol}"
+    why = f"{server} expects TLS, security_protocol is {options.security_protocol}"
     return why, f'security_protocol = "{fix}" in the sink\'s options; or name the port of a listener without TLS'
 
 
@@ -183,7 +183,7 @@ def _reading(option: str, path: str) -> Iterator[None]:
         Path(path).read_bytes()
         yield
     except ssl.SSLError:
-        why = "the key fits neither the certificate nor ssl_key_password" if "key" in option else "it is no PEM file"
+        why = "the key fits neither the certificate nor ssl_key_password" if "key" in option else "it is not a PEM file"
         raise ConfigError(f"{option}: {path} can't be used", why=why, next=fix) from None
     except OSError as error:
         raise ConfigError(f"{option}: {path} can't be read", why=str(error.strerror), next=fix) from None

@@ -107,7 +107,7 @@ def explained(doing: str, error: Exception, options: KafkaOptions, *, upgrading:
         return Fatal(f"{what} refused the connection", why=why, next=fix)
     if isinstance(error, kafka_errors.KafkaTimeoutError) and error.__cause__ is not None:
         why = f"{error}; {why}"
-    fix = "see that its brokers run and that bootstrap_servers names them; then start the job again"
+    fix = "check that its brokers run and that bootstrap_servers names them; then start the job again"
     return Retryable(f"{what} did not answer", why=why, next=fix)
 
 
@@ -132,7 +132,7 @@ def refused(
     if code == UNSUPPORTED_VERSION:
         return Fatal(doing, why=named(code), next="use brokers of Apache Kafka 3.7 or newer")
     what = f"{doing}: a broker refused it" + (f" for {about}" if about else "")
-    fix = "start the job again; if it stays, see the brokers' logs"
+    fix = "start the job again; if it fails again, see the brokers' logs"
     if code in MOVING and (id or group):
         shown = fixes.show_partitions("unavailable", "--topic", STATE_LOG if id else OFFSETS)
         fix = f"start the brokers that this shows, then the job: {shown}"
@@ -166,7 +166,7 @@ class Failures:
             self._first = failure
 
     def note(self, failure: Failure) -> None:
-        """Remember what may pass by itself, a lost connection say: it explains why a later timeout came."""
+        """Remember what may pass by itself, for example a lost connection: it explains why a later timeout came."""
         if self._last_word is None or failure.code != _ALL_BROKERS_DOWN:  # which says less than what came before it
             self._last_word = failure
 
@@ -178,7 +178,7 @@ class Failures:
     def cause(
         self, failure: Failure, hear: Callable[[float], None], ask: Callable[[], Failure | None]
     ) -> ExactsinkError:
-        """Explain a failed call; where it only follows another failure, that one may be heard of a moment later."""
+        """Explain a failed call; where it only follows another failure, that one may be reported a moment later."""
         until = time.monotonic() + _CAUSE_SECONDS
         hear(0)
         while failure.code in _FOLLOWING and self._first is None and time.monotonic() < until:
@@ -186,14 +186,14 @@ class Failures:
         return self._explained(failure, ask)
 
     def late(self, what: str, why: str) -> ExactsinkError:
-        """Explain that time ran out, and what was heard of the brokers meanwhile."""
+        """Explain that time ran out, and the last error of the brokers meanwhile."""
         heard = self._last_word
         if heard is not None and heard.code in _LOGIN:
             return self._error(heard)
         return Retryable(
             f"{self.doing}: {what}",
             why=f"{why if heard is None else f'{why}; the last error of the connection: {heard.text}'}; {UNDECIDED}",
-            next="see that the brokers of bootstrap_servers are up and reachable from executors; where they are slow, "
+            next="check that executors can reach the brokers of bootstrap_servers; where they are slow, "
             "raise transaction_timeout_seconds",
         )
 
@@ -234,13 +234,13 @@ class Failures:
         return kind(f"{self.doing}: {what}", why=f"{why}; {UNDECIDED}", next=fix)
 
 
-_UP = "see that the brokers of bootstrap_servers are up, then start the job again"
+_UP = "check that the brokers of bootstrap_servers are up, then start the job again"
 _KINDS: tuple[tuple[frozenset[int], type[ExactsinkError], str, str | Callable[[Remedies, str], str]], ...] = (
     (MOVED_ON | {-144, -172, 45, 48, 59, 120}, Retryable, ENDED, ENDED_NEXT),  # _FENCED, _STATE, the brokers' words
     (_TOO_LARGE, Fatal, "a record is too large for {topic}", ""),
     (frozenset({32}), Fatal, "{topic} refuses a record's timestamp", Remedies.set_clock),
     (frozenset({-188, 3}), Fatal, "there is no {topic}", Remedies.show_or_make_topic),
-    (frozenset({-190}), Fatal, "{topic} has no such partition as a row names", Remedies.add_partitions),
+    (frozenset({-190}), Fatal, "{topic} has no partition of the number that a row has", Remedies.add_partitions),
     (frozenset({29, 31, 53}), Fatal, "the sink's user may not write to {topic}", Remedies.allow_writing),
     (_LOGIN, Fatal, "the brokers refuse the login", "fix sasl_mechanism, sasl_username or sasl_password"),
     (frozenset({50}), Fatal, "the brokers keep no transaction for that long", Remedies.keep_transactions),

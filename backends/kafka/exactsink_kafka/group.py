@@ -117,7 +117,7 @@ class MarkKeeper:
             self._alone = False
             if (stands := self._write_again(birth=True)) is not None:
                 return stands
-        what = f"group {self.group} takes no mark: others write to it, or have transactions open"
+        what = f"group {self.group} accepts no mark: another driver writes to it, or has an open transaction"
         raise Retryable(what, next="end the other drivers of this job, then start it again")
 
     def renew(self) -> None:
@@ -145,7 +145,7 @@ class MarkKeeper:
         [(read, texts)] = self._wire.ask(self._wire.about_texts(self.group))
         mine = _mark(self.group, texts.get(self._topic))
         for what, why, fix in self._shared(texts, () if mine is None else {mine.lineage}):
-            yield Finding("warning", f"it may be that {what}: {why}. Then a start is refused", fix)
+            yield Finding("warning", f"{what}, perhaps: {why}. Then exactsink refuses a start", fix)
         if errors.GROUP_NOT_AUTHORIZED in (joined, read):
             message = f"{fixes.principal} may not use offsets of group {self.group}, so the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self.group))
@@ -179,14 +179,14 @@ class MarkKeeper:
 
 # The source's offsets: nothing is ever read from there
 
-_READ, _OUT = "kafka-acls.sh --add --operation Read", "take report_offsets_to out of the sink's options"
+_READ, _OUT = "kafka-acls.sh --add --operation Read", "remove report_offsets_to from the sink's options"
 _CAUSES = {
     "UnknownMemberIdError": (
-        "consumers are members of this group, and it takes no offsets from outside",
-        "name a group that nobody consumes with: kafka-consumer-groups.sh --describe --members shows who does",
+        "the group has consumers, so it accepts no offsets from others",
+        "name a group without consumers: kafka-consumer-groups.sh --describe --members shows who does",
     ),
     "UnknownTopicOrPartitionError": (
-        "this cluster has no such topic or partition: the source reads from another one",
+        "this cluster has no such topic or partition: the source reads from another cluster",
         f"{_OUT}; it is for a source on the sink's own cluster",
     ),
     "TopicAuthorizationFailedError": ("the sink's user may not read the topic", f"{_READ} --topic ..., or {_OUT}"),
@@ -220,7 +220,7 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
 
 
 def source_offsets(ends: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
-    """Read Kafka's offsets, by topic and partition, out of what sources say; other sources' are passed over.
+    """Read Kafka's offsets, by topic and partition, out of the sources' offsets; other sources' are passed over.
 
     Of two sources that read the same partition the one that lags counts.
     """
@@ -244,9 +244,9 @@ def _offsets(end: Any) -> Iterator[tuple[str, int, int]]:
         for partition, offset in partitions.items():
             number = int(partition) if partition.isascii() and partition.isdecimal() else -1
             if not 0 <= number <= _LARGEST_PARTITION:
-                raise ValueError(f"{partition!r} is no partition")
+                raise ValueError(f"{partition!r} is not a partition")
             if type(offset) is not int or not 0 <= offset <= _LARGEST_OFFSET:
-                raise ValueError(f"{offset!r} is no offset")
+                raise ValueError(f"{offset!r} is not an offset")
             yield topic, number, offset
 
 

@@ -35,17 +35,17 @@ _OURS: Mapping[str, str] = {
     "enable.ssl.certificate.verification": "a broker whose certificate is not trusted gets no rows",
     "max.in.flight*": "a repeated request must not double rows",
     "metadata.broker.list": "write bootstrap_servers",
-    "partitioner": "equal keys go where other clients put them, and rows may say their partition",
+    "partitioner": "equal keys go to the same partition as with other clients, and rows may name theirs",
     "plugin.library.paths": "a plugin may drop or change rows",
     "queuing.strategy": "rows keep their order",
     "*retries": "a row that is not delivered fails its task",
-    "statistics.interval.ms": "nobody hears the reports, and they would pile up",
+    "statistics.interval.ms": "nobody reads the reports, and they would pile up",
     "transaction.timeout.ms": "write transaction_timeout_seconds",
     "transactional.id": "each task attempt has its own",
     "security.*": "write security_protocol",
     "sasl.*": "write sasl_mechanism, sasl_username and sasl_password",
     "ssl[._]*": "write ssl_ca_location and its like",
-    "test.*": "rows would go to a broker that is none",
+    "test.*": "rows would not go to a real broker",
 }
 """librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
 
@@ -157,7 +157,7 @@ class KafkaOptions(BackendOptions):
         for server in listed:
             found = _SERVER.fullmatch(server)
             if found is None or not 0 < int(found["port"]) < 2**16:
-                raise ValueError("no list of host:port: write kafka-1:9092,kafka-2:9092")
+                raise ValueError("not a list of host:port: write kafka-1:9092,kafka-2:9092")
         return ",".join(dict.fromkeys(listed))
 
     @field_validator("ssl_ca_location", "ssl_certificate_location", "ssl_key_location")
@@ -171,7 +171,7 @@ class KafkaOptions(BackendOptions):
         if topic is None:
             return None
         if _TOPIC.fullmatch(topic) is None or topic in (".", ".."):
-            raise ValueError("no name of a topic: up to 249 letters, digits, dots, underscores and hyphens")
+            raise ValueError("not a topic name: up to 249 letters, digits, dots, underscores and hyphens")
         if topic.startswith("__"):
             raise ValueError(f"{topic}: names that begin with __ are Kafka's own")
         return topic
@@ -192,9 +192,9 @@ class KafkaOptions(BackendOptions):
     def _check_producer(self) -> None:
         for name in sorted(self.producer):
             if why := next((why for pattern, why in _OURS.items() if fnmatchcase(name, pattern)), None):
-                raise ValueError(f"producer: {name}: set by exactsink, take it out ({why})")
+                raise ValueError(f"producer: {name}: exactsink sets it, remove it ({why})")
             if name.endswith("_cb") or name == "logger":
-                raise ValueError(f"producer: {name}: takes a function, which a config has not")
+                raise ValueError(f"producer: {name}: takes a function, which a config can't hold")
             if name in _LIFETIMES:
                 self._check_lifetime(name, self.producer[name])
 
@@ -203,10 +203,10 @@ class KafkaOptions(BackendOptions):
         try:
             milliseconds = float(given)
         except ValueError:
-            raise ValueError(f"producer: {name}: no number of milliseconds") from None
+            raise ValueError(f"producer: {name}: not a number of milliseconds") from None
         if not 0 < milliseconds <= self.transaction_timeout_seconds * 1000:
             raise ValueError(
-                f"producer: {name} is {milliseconds:.15g}, write more than 0 (which means for ever) and no more than "
+                f"producer: {name} is {milliseconds:.15g}, write more than 0 (0 means no limit), and at most "
                 f"transaction_timeout_seconds, which is {self.transaction_timeout_seconds:g}"
             )
 
@@ -256,7 +256,7 @@ class KafkaOptions(BackendOptions):
 
 
 def _number(given: str | float | bool) -> int:
-    """Read a setting; librdkafka itself refuses, when it is used, one that is no number."""
+    """Read a setting; librdkafka itself refuses, when it is used, one that is not a number."""
     return int(given) if str(given).isdecimal() else _ENDLESS
 
 

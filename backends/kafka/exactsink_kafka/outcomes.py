@@ -1,6 +1,6 @@
 """What became of a transaction, by the partitions that its rows are in: is it whole, how did it end, is its end there.
 
-A coordinator's word is not enough. Rows may be missing in an open transaction; a coordinator forgets; and it may say
+A coordinator's word is not enough. Rows may be missing in an open transaction; a coordinator forgets; and it may report
 that an end is complete while a partition lacks it.
 """
 

@@ -87,7 +87,7 @@ def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | N
     topic, configs, there = checks.options.topic, None, None
     if topic is None:
         fix = 'topic = "..." in the sink\'s options, where there is one alone'
-        yield Finding("warning", "each row names its own topic, so no topic is checked before the start", fix)
+        yield Finding("warning", "each row names its own topic, so exactsink checks no topic before the start", fix)
     elif not isinstance(there := asked.topic(topic), Topic):
         yield checks.no_topic(topic, there)
     else:
@@ -143,10 +143,10 @@ class Checks:
 
     def no_topic(self, name: str, error: KafkaError) -> Finding:
         if error.code() in errors.NOT_ALLOWED:
-            message = f"topic {name}: {self._fixes.principal} may not know whether there is one"
+            message = f"topic {name}: {self._fixes.principal} may not see whether it exists"
             return Finding("error", message, self._fixes.allow(" ".join(_NEEDS), "--topic", name))
         if error.code() == errors.UNKNOWN_TOPIC:
-            message = f"there is no topic {name}, and brokers are not relied on to make it"
+            message = f"there is no topic {name}, and exactsink does not rely on brokers to create it"
             return Finding("error", message, self._fixes.make_topic(name, self._brokers))
         show = self._fixes.command("kafka-topics", "--describe", "--topic", name)
         return Finding("error", f"topic {name}: {error.str()}", show)
@@ -221,12 +221,12 @@ class Checks:
             message = f"topic {name} is compacted, and the rows have no key: brokers refuse every one"
             yield Finding("error", message, f'give the rows a column `key` (with JSON: key = ["..."]); or {fix}')
         elif "compact" in policy:
-            message = f"topic {name} is compacted: rows without a key fail their task, proofs of commits may be gone"
-            yield Finding("warning", message, f"see that no key is null; or {fix}")
+            message = f"topic {name} is compacted: rows without a key fail their task, proofs of commits may be lost"
+            yield Finding("warning", message, f"check that no key is null; or {fix}")
         by_rows = "timestamp" in schema.names and configs.get("message.timestamp.type") != "LogAppendTime"
         if by_rows and "delete" in policy and kept >= 0:
             message = f"topic {name}: keeps rows for {duration(kept / 1000)} (retention.ms) by their column timestamp"
-            fix = f"{self._fixes.set_topic(name, 'retention.ms=-1')}; or take the column out"
+            fix = f"{self._fixes.set_topic(name, 'retention.ms=-1')}; or leave the column out"
             yield Finding("warning", f"{message}: older ones may be deleted soon after their commit", fix)
 
     def budget(self) -> Iterator[Finding]:
@@ -257,7 +257,7 @@ class Checks:
             yield Finding("error", f"{message}provable", self._fixes.set_brokers(_EXPIRY, max(7 * 86_400, timeout)))
         if (window := max(expiry, kept_seconds(configs))) < pause:
             message = f"how a transaction ended is known for {duration(window)} (by {_EXPIRY}, or retention.ms), "
-            message += f"the job may stand still for {duration(pause)} (longest_pause): then it stops, in doubt"
+            message += f"the job may pause for {duration(pause)} (longest_pause): then it stops, in doubt"
             fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]'
             yield Finding("warning", message, f"{fix}; or {self._fixes.set_brokers(_EXPIRY, pause)}")
 
@@ -265,7 +265,7 @@ class Checks:
         """Whether brokers keep the sink's mark (for so many seconds) while the job stands still."""
         if kept < (pause := self._ctx.longest_pause_seconds) and self.options.marked_topic is not None:
             message = f"brokers forget the sink's mark {duration(kept)} after its last epoch "
-            message += f"(offsets.retention.minutes), the job may stand still for {duration(pause)} (longest_pause)"
+            message += f"(offsets.retention.minutes), the job may pause for {duration(pause)} (longest_pause)"
             fix = f"offsets.retention.minutes={int(pause // 60)} in every broker's server.properties; or "
             fix += "marks_may_expire = true in the sink's options"
             yield Finding("warning" if self.options.marks_may_expire else "error", message, fix)
@@ -293,7 +293,7 @@ class Checks:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
             yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
         elif code != errors.INVALID_PRODUCER_ID_MAPPING:
-            doing, why = "ask the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
+            doing, why = "query the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
             raise Retryable(
                 doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check JOB.toml`"
             )
@@ -309,7 +309,7 @@ class _Asked:
     def topic(self, name: str) -> Topic | KafkaError:
         """Ask for a topic; the error says that there is none, or that our user may not know."""
         ask = partial(self._client.describe_topics, include_authorized_operations=True, request_timeout=self._seconds)
-        found = self._answer(f"ask for topic {name}", lambda: ask(TopicCollection([name]))[name])
+        found = self._answer(f"query topic {name}", lambda: ask(TopicCollection([name]))[name])
         if isinstance(found, KafkaError):
             return found
         parts, may = found.partitions, frozenset(one.name for one in found.authorized_operations or ())
@@ -319,7 +319,7 @@ class _Asked:
 
     def settings(self, kind: str, name: str) -> Settings | None:
         """Ask for the settings of a TOPIC or a BROKER, defaults among them."""
-        one, doing = ConfigResource(ConfigResource.Type[kind], name), f"ask for the settings of {kind} {name}"
+        one, doing = ConfigResource(ConfigResource.Type[kind], name), f"query the settings of {kind} {name}"
         found = self._answer(doing, lambda: self._client.describe_configs([one], request_timeout=self._seconds)[one])
         if not isinstance(found, KafkaError):
             return {name: entry.value for name, entry in found.items() if entry.value is not None}
@@ -338,4 +338,4 @@ class _Asked:
                 break
         if error.code() > 0 and error.code() not in errors.COMING:
             return error
-        raise Retryable(doing, why=error.str(), next="see that every broker can be reached from here")
+        raise Retryable(doing, why=error.str(), next="check that every broker can be reached from here")

@@ -93,7 +93,7 @@ def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:
             given = f"map_entries({field.name})" if _is.is_map(field.type) and fits is _is_headers else field.name
             raise ConfigError(
                 f"column {field.name} is of Arrow type {field.type}, and has to be {wanted}",
-                next=f"make it so in the frame: {fixed.format(given, given, key=key, value=value)} AS {field.name}",
+                next=f"cast it in the frame: {fixed.format(given, given, key=key, value=value)} AS {field.name}",
             )
 
 
@@ -103,10 +103,10 @@ def _check_names(options: KafkaOptions, names: Sequence[str]) -> None:
         raise ConfigError(
             f"there is no column `value` among {', '.join(names) or 'none'}",
             why=f"a record is made of the columns {', '.join(_COLUMNS)}",
-            next='make one in the frame, or set value_format = "json" for the whole row as JSON',
+            next='add one in the frame, or set value_format = "json" for the whole row as JSON',
         )
     if options.topic is None and "topic" not in known:
-        raise ConfigError("the rows say no topic", next='set topic = "..." for the sink, or make a column `topic`')
+        raise ConfigError("the rows name no topic", next='set topic = "..." for the sink, or make a column `topic`')
     if len(known) < len(names):
         odd = ", ".join(name for name in names if name not in _COLUMNS)
         kept = ", ".join(f'"{name}"' for name in known)
@@ -123,7 +123,7 @@ def _json_record(keys: Sequence[str], schema: pa.Schema) -> list[str]:
     check_map_keys(schema)
     if unknown := [key for key in keys if key not in schema.names]:
         raise ConfigError(
-            f"key: there is no column {', '.join(unknown)}", next=f"name some of {', '.join(schema.names)}"
+            f"key: there is no column {', '.join(unknown)}", next=f"name columns from {', '.join(schema.names)}"
         )
     value = f"{_json(schema.names)} AS value"
     return [f"{_key(keys, schema)} AS key", value] if keys else [value]
@@ -137,8 +137,8 @@ def _key(names: Sequence[str], schema: pa.Schema) -> str:
         return quoted_name(names[0])
     if _is.is_nested(kind):
         raise ConfigError(
-            f"key: column {names[0]} is of Arrow type {kind}, of which Spark makes no text that can be read back",
-            next="name plain columns, or make the text in the frame, with to_json say",
+            f"key: column {names[0]} is of Arrow type {kind}, which Spark can't write as text that can be read back",
+            next="name plain columns, or make the text in the frame, for example with to_json",
         )
     return f"CAST({quoted_name(names[0])} AS STRING)"
 
@@ -188,7 +188,7 @@ class Records:
         self._refuse(topics.is_null(), "topic", "NULL", 'name one, or set topic = "..." for the sink')
         names = list(topics.to_pylist())
         if any("\0" in name for name in set(names)):
-            raise self._refusal("topic", "with a NUL in its name", "name a topic that there is")
+            raise self._refusal("topic", "with a NUL in its name", "name a topic that exists")
         return names
 
     def _partitions(self, batch: pa.RecordBatch) -> pa.Array | None:

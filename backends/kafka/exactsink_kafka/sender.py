@@ -107,7 +107,7 @@ class Sender:
         self._settle_doubt()
 
     def _by_leader(self, batches: Iterable[Batch]) -> Mapping[int, list[Batch]]:
-        """Group batches by their leaders as they were last heard of, -1 where there is none."""
+        """Group batches by their leaders as last reported, -1 where there is none."""
         grouped = defaultdict(list)
         for batch in batches:
             grouped[self._wire.asker.leaders.get((self._topic, batch.partition), -1)].append(batch)

@@ -54,7 +54,7 @@ class Transaction:
         known = len(parts) == 3 and all(map(str.isdecimal, parts[1:]))
         read = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
         if read is None or read.ref != ref:  # a leading zero is somebody else's spelling
-            raise ValueError(f"{ref!r} is no transaction's ref")
+            raise ValueError(f"{ref!r} is not a transaction's ref")
         return read
 
 
@@ -104,7 +104,7 @@ class Vote:
         transaction = Transaction(read["id"], read["producer_id"], read["producer_epoch"])
         pool = PoolId.parse(transaction.id)
         if transaction.ref != committable.store_ref or pool is None or (pool.job, pool.sink) != (txn.job, txn.sink):
-            fix = "somebody changed the journal: bring it back from a copy; nothing was touched"
+            fix = "somebody changed the journal: restore it from a copy; nothing was committed or aborted"
             raise Fatal(f"{txn.id}: its vote names transaction {transaction.ref!r}, not its own", next=fix)
         written = tuple(
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})

@@ -356,7 +356,7 @@ class Wire:
         return Question(doing, [id], again, once, lambda answers: answers[id])
 
     def _producers(self, channel: Channel, left: Sequence[Place]) -> Talk:
-        """Ask the leaders as they were last heard of, and where one is none any more, or none is known, anew."""
+        """Ask the leaders as last reported, and again where a leader has changed or is unknown."""
         known = {place: self.asker.leaders[place] for place in left if place in self.asker.leaders}
         codes = (yield from _asked_who_writes(known)) if known else {}
         stale = errors.LEADERLESS | errors.NO_SUCH_TOPIC

@@ -125,7 +125,7 @@ class KafkaWriter(Writer):
     def _check_mark(self, code: int, *, id: str = "") -> None:
         """Raise what a code means for the mark, said by the group's coordinator, or that of an `id`."""
         if code in NOT_MINE:
-            raise self._ended(f"{self._mine.ref} takes no mark: {named(code)}")
+            raise self._ended(f"{self._mine.ref} accepts no mark: {named(code)}")
         if code:
             topic, group = self._options.marked_topic or "", group_of(self._txn.job, self._txn.sink)
             doing = f"{self._doing}: write the mark of {topic} to group {group}"
@@ -135,7 +135,7 @@ class KafkaWriter(Writer):
         """Compare what the brokers numbered with what was handed over: the clients' word alone is not enough."""
         if (taken - self._rows) % _SEQUENCES:
             what, why = f"the brokers have {taken} rows of {self._rows}", f"the client reported no failure; {UNDECIDED}"
-            fix = 'start the job again; if it stays, set writer = "plain" and report it'
+            fix = 'start the job again; if it fails again, set writer = "plain" and report it'
             raise Retryable(f"{self._doing}: {what}", why=why, next=fix)
 
     def _described(self) -> Described:

@@ -34,6 +34,6 @@ def Postgres(
         user's.
     staging: Whether staged rows outlive a crash of the server. `unlogged`: they are lost, and are written again
         from the source; they are never published, nor sent to standbys.
-    lock_timeout_seconds: How long to wait for a lock, an orphan's say, before the task fails and names who holds
-        it.
+    lock_timeout_seconds: How long to wait for a lock, for example an orphan's, before the task fails and names
+        who holds it.
     """

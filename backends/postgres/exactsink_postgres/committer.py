@@ -130,7 +130,7 @@ class SinkSession:
         for ref in refs:
             txn = Txn.parse(ref)
             if txn is None or not self._is_own(txn):
-                raise ValueError(f"{ref!r} is no participant of sink {self.ctx.sink} of job {self.ctx.job}")
+                raise ValueError(f"{ref!r} is not a participant of sink {self.ctx.sink} of job {self.ctx.job}")
         doing = f"sink {self.ctx.sink}: roll back"
         asked = session.execute(_END, {**self._known, "refs": list(refs)}).fetchall()
         writing = {ref: pid for ref, pid, _ in session.execute(_WRITING, self._known).fetchall() if ref in refs}
@@ -138,7 +138,7 @@ class SinkSession:
         for ref, pid in writing.items():
             raise Retryable(
                 f"{doing}: session {pid} still writes for {ref}",
-                why=f"it was asked to end, and did not within {END_SECONDS} s" if asked else "it began only now",
+                why=f"exactsink ended it, and it did not stop within {END_SECONDS} s" if asked else "it began only now",
                 next=f"{AGAIN}; or end it: {end_session(pid)}",
             )
 
@@ -235,7 +235,7 @@ class PostgresCommitter(SinkSession, Committer):
         """
         what = f"sink {self.ctx.sink}: {doing}: the session that had read the mark is lost"
         if self._read is not None and self._read[0].session is not session:
-            why = "a new one may lead to another server, after a failover say: its mark is to be read first"
+            why = "a new one may reach another server, for example after a failover, so its mark must be read first"
             raise Retryable(what, why=why, next=AGAIN)
         marks, mark = self._last(session)
         if session.pooled and mark is not None:

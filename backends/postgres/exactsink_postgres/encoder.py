@@ -68,7 +68,7 @@ class RowEncoder:
                 raise Fatal(
                     f"table {table} has no column for the rows' {field.name}",
                     why=f"its columns are {', '.join(column.name for column in columns)}",
-                    next="see that the job is not fed by two schemas, then start it again",
+                    next="check that two schemas do not feed the job, then start it again",
                 )
             chosen.append(found[0])
         self.names = [column.name for column in chosen]
@@ -245,10 +245,10 @@ def _texts(values: pa.Array, column: Column) -> pa.Array:
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
-            raise ValueError("it is no UTF-8") from None
+            raise ValueError("it is not UTF-8") from None
     # The byte may stand where a NULL is, and be nobody's.
     if least == 0 and pc.any(pc.match_substring(values, "\0")).as_py():
-        raise ValueError("the server's texts hold no zero byte")
+        raise ValueError("the server's texts can't hold a zero byte")
     most = column.length
     if most is not None and (pc.max(pc.utf8_length(values)).as_py() or 0) > most:
         raise ValueError(f"{column.type} holds {most} characters")
@@ -286,7 +286,7 @@ def _uuids(values: pa.Array, column: Column) -> pa.Array:
         return pa.array([], pa.binary(16))
     digits = values.cast(pa.large_string()).fill_null("0" * 32)
     if not pc.all(pc.match_substring_regex(digits, _UUID)).as_py():
-        raise ValueError("it is no UUID")
+        raise ValueError("it is not a UUID")
     for mark in "-{}":
         digits = pc.replace_substring(digits, mark, "")
     _, _, data = digits.buffers()

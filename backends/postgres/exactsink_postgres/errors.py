@@ -40,7 +40,7 @@ _LIMITS = {
 _POOLER = {
     "statement pooling mode": "give this database pool_mode = session or transaction in the pooler's configuration; "
     "or connect past it",
-    "unsupported startup parameter": "take what the message names out of conninfo and PGOPTIONS, and set it by ALTER "
+    "unsupported startup parameter": "remove the named setting from conninfo and PGOPTIONS, and set it by ALTER "
     "ROLE ... SET; or connect past the pooler",
     "query_wait_timeout": "raise the pooler's default_pool_size above the tasks that run at once, and two for the "
     "driver; or lower max_participants",
@@ -59,7 +59,7 @@ _NO_ENTRY = {
     "password": _PASSWORD,
     "authentication": _PASSWORD,
     "channel binding": _PASSWORD,
-    "pg_hba.conf": "add a line to the server's pg_hba.conf, or see that user, database and sslmode are meant",
+    "pg_hba.conf": "add a line to the server's pg_hba.conf, or correct user, database and sslmode",
     **dict.fromkeys(("certificate", "private key", "support SSL"), _TLS),
     **dict.fromkeys(('service "', 'service file "'), _SERVICE),
     'database "': "make the database, or fix dbname in conninfo",
@@ -112,7 +112,7 @@ def ours(error: psycopg.Error, doing: str, safe: str = "", advice: str = "") -> 
     what = f"{doing}: {where}: {said}" if where else f"{doing}: {said}"
     may_pass, fix = _outlook(error, state)
     if may_pass:
-        return Retryable(what, why=why, next=advice or fix or f"see that the server is up, then {AGAIN}")
+        return Retryable(what, why=why, next=advice or fix or f"check that the server is up, then {AGAIN}")
     return Fatal(what, why=why, next=advice or fix or f"fix what the server names, then {AGAIN}")
 
 

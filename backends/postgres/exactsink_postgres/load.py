@@ -75,7 +75,7 @@ class Load:
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
         if Txn.parse(txn.id) != txn:
-            raise ValueError(f"{txn.id!r} is no participant's name")  # it becomes part of statements
+            raise ValueError(f"{txn.id!r} is not a participant's name")  # it becomes part of statements
         self._options, self._txn, self._ticket = options, txn, ticket
         self._encoder = RowEncoder(ticket.table, schema, ticket.columns)
         self._doing = f"sink {txn.sink}: write epoch {txn.epoch} to table {ticket.table}"
@@ -120,7 +120,7 @@ class Load:
             raise Fatal(
                 f"{self._doing}: the server took {self._cursor.rowcount} of {self._rows} rows",
                 why="a trigger on the table drops rows silently; " + UNDECIDED,
-                next=f"take the trigger off table {self._ticket.table}, then start the job again",
+                next=f"drop the trigger from table {self._ticket.table}, then start the job again",
             )
         return self._rows
 
@@ -146,7 +146,7 @@ class Load:
             raise Retryable(
                 f"{self._doing}: the server answered {answer} to {command}",
                 why=f"the transaction was broken before; {UNDECIDED}",
-                next="see the server's log; where a connection pooler is in between, connect past it",
+                next="see the server's log; if a connection pooler is in between, connect past it",
             )
 
     @contextmanager

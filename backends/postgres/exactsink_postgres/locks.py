@@ -179,8 +179,8 @@ class LockWatch:
         # Who held a lock on a row may be one of those that have written to the table, and may have ended.
         writers = self._writers(waiting)
         some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
-        why = f"one of these may hold it: {some}" if writers else "whoever held it was gone before it could be named"
-        return Retryable(f"{waiting.doing}: a lock did not come in time", why=f"{why}; {waiting.safe}", next=AGAIN)
+        why = f"one of these may hold it: {some}" if writers else "its holder had ended before exactsink could name it"
+        return Retryable(f"{waiting.doing}: a lock was not granted in time", why=f"{why}; {waiting.safe}", next=AGAIN)
 
     def advice(self, error: psycopg.Error) -> str:
         """Return what helps against a timeout that ended a call; empty for an error of another kind, or unknown."""

@@ -32,7 +32,7 @@ class TableName:
         """Read a name. Raises ValueError."""
         found = _NAME.fullmatch(text.strip())
         if found is None:
-            raise ValueError(f'{text!r} is no table name: write orders, sales.orders or sales."Odd Name"')
+            raise ValueError(f'{text!r} is not a table name: write orders, sales.orders or sales."Odd Name"')
         name = cls(found[1] and _plain(found[1]), _plain(found[2]))
         if max(len(part.encode()) for part in (name.schema or "", name.name)) > _LONGEST:
             raise ValueError(f"{text!r} is too long: the server cuts a name after {_LONGEST} bytes")
@@ -71,7 +71,7 @@ class PostgresOptions(BackendOptions):
     """Whether staged rows outlive a crash of the server. `unlogged`: they are lost, and are written again from the
     source; they are never published, nor sent to standbys."""
     lock_timeout_seconds: float = Field(default=10, gt=0, le=86_400)
-    """How long to wait for a lock, an orphan's say, before the task fails and names who holds it."""
+    """How long to wait for a lock, for example an orphan's, before the task fails and names who holds it."""
 
     @field_validator("conninfo")
     @classmethod
@@ -81,7 +81,7 @@ class PostgresOptions(BackendOptions):
             return SecretStr(pinned(conninfo.get_secret_value()))
         except psycopg.ProgrammingError:
             raise ValueError(
-                "no libpq connection string: write host=db dbname=shop, or postgresql://user@db/shop"
+                "not a libpq connection string: write host=db dbname=shop, or postgresql://user@db/shop"
             ) from None
 
     @field_validator("table")

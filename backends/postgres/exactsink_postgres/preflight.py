@@ -45,8 +45,8 @@ _CUT = {
     "transaction_timeout": "a task's transaction",
 }
 _WEAK = {
-    "fsync": "a crash of the server's machine may lose or spoil what was committed",
-    "full_page_writes": "a crash of the server's machine may spoil pages that were being written",
+    "fsync": "a crash of the server's machine may lose or damage committed rows",
+    "full_page_writes": "a crash of the server's machine may damage pages that were being written",
     "track_activities": "a stalled task that still writes is not seen, so no sweep can end it and free its locks",
 }
 _STANDBYS = """
@@ -101,7 +101,7 @@ def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Ite
         yield from check()
     except psycopg.Error as error:
         if connection.closed:
-            raise ours(error, f"ask the server for {subject}") from error
+            raise ours(error, f"query the server for {subject}") from error
         with suppress(psycopg.Error):
             connection.rollback()
         role = quoted(connection.info.user)
@@ -127,7 +127,7 @@ def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | 
     slots = ask(connection, "SELECT current_setting('max_prepared_transactions')::int AS slots")[0]["slots"]
     if slots == 0:
         wanted = max(_SLOTS_TO_START_WITH, _ROOM_FOR_RETRIES * (participants or 0))
-        message = "the server prepares no transactions: max_prepared_transactions is 0"
+        message = "the server can't prepare transactions: max_prepared_transactions is 0"
         yield Finding("error", message, f'{_raised(wanted)}; or strategy = "staged" in the config, which needs none')
         return
     held = ask(connection, _HELD)

@@ -233,8 +233,8 @@ def _answering(session: Session) -> int | None:
 def pinned(conninfo: str) -> str:
     """Add to a connection string what libpq's environment says here, so that tasks go to the same place, as safely.
 
-    What stands in the string goes first, then a service, then the environment, then this process's user: libpq itself
-    says what comes of it. A password stays where it is: in the string, in a passfile, or in PGPASSWORD; and so do paths
+    The string itself counts first, then a service, then the environment, then this process's user: libpq itself
+    reports the result. A password stays where it is: in the string, in a passfile, or in PGPASSWORD; and so do paths
     of passfiles, certificates and service files. Raises psycopg.ProgrammingError for what is no such string.
     """
     given, here = conninfo_to_dict(conninfo), {}

@@ -130,9 +130,9 @@ class StagingWriter(LoadingWriter):
         if found is not None:
             named = f"key ({', '.join(key.columns)})={found}"
             raise Fatal(
-                f"{self._doing}: {self._named(key)}: {named} stands in the table already",
+                f"{self._doing}: {self._named(key)}: {named} is in the table already",
                 why=f"SQLSTATE 23505; {UNDECIDED}",
-                next=f"drop such rows before this sink, or take them out of the table, then {AGAIN}",
+                next=f"drop such rows before this sink, or delete them from the table, then {AGAIN}",
             )
 
     def _named(self, key: UniqueIndex) -> str:
@@ -156,11 +156,11 @@ class Gone(Doubt):
     """They are not there at all."""
 
     def judged(self, seen: Mark | None) -> Lost | Unknown:
-        return super().judged(seen) if seen is None else Lost(f"{self}; the target stands at {seen}")
+        return super().judged(seen) if seen is None else Lost(f"{self}; the target's mark is {seen}")
 
 
 class StagingCommitter(PostgresCommitter):
-    """Gives each epoch a staging table of its own, and applies a decided one together with its mark, once for good."""
+    """Gives each epoch a staging table of its own, and applies a decided one together with its mark, exactly once."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         super().__init__(options, ctx)
@@ -223,7 +223,7 @@ class StagingCommitter(PostgresCommitter):
         return [outcome for _ in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        doing = f"look how epoch {epoch} stands for table {self._options.name}"
+        doing = f"check how epoch {epoch} ended for table {self._options.name}"
         standing: Standing = Prepared()
         with self.using(doing) as session:
             _, seen = self._seen(session, doing)

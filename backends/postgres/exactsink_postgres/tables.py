@@ -217,7 +217,7 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
             found.append(Finding("error", message, fix))
     if given:
         message = f"table {table}, columns missing from the rows, with the values they will have: {', '.join(given)}"
-        found.append(Finding("warning", message, "add them to the frame where that is not wanted"))
+        found.append(Finding("warning", message, "add them to the frame if you want other values"))
     return found
 
 
@@ -234,7 +234,7 @@ def _declared(table: str, field: pa.Field) -> str:
     if kind is None:
         raise Fatal(
             f"table {table}, column {field.name}: there is no type of the server for the rows' {field.type}",
-            next="cast it in the frame, CAST(NULL AS STRING) say, or leave it out of columns",
+            next="cast it in the frame, for example CAST(NULL AS STRING), or leave it out of columns",
         )
     return f"{quoted(field.name)} {kind}"
 

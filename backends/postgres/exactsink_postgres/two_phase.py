@@ -86,7 +86,7 @@ class TwoPhaseCommitter(PostgresCommitter):
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         gids = _read(committables)
-        doing = f"look how epoch {epoch} stands in table {self._options.name}"
+        doing = f"check how epoch {epoch} ended in table {self._options.name}"
         with self.using(doing) as session:
             marks, seen = self._seen(session, doing, epoch)
             held = list_prepared(session, gids)  # in this order, as in `commit`
@@ -109,5 +109,5 @@ def _resolved(gid: str, proven: Collection[str], seen: Mark | None) -> AlreadyCo
     if gid in proven:
         return AlreadyCommitted()
     if seen is not None:
-        return Lost(f"{gid} is not prepared, and left no mark; the target stands at {seen}")
-    return Unknown(f"{gid} is not prepared, and nothing in the target says what became of it")
+        return Lost(f"{gid} is not prepared, and left no mark; the target's mark is {seen}")
+    return Unknown(f"{gid} is not prepared, and nothing in the target shows its outcome")

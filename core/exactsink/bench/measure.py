@@ -31,7 +31,7 @@ class Miscounted(Fatal):
 
 @dataclass(frozen=True, slots=True)
 class WayFigures:
-    """What one way came to: a run in each round, one run beside a reader."""
+    """The result of one way: a run in each round, one run beside a reader."""
 
     way: Way
     traits: Traits

@@ -64,7 +64,7 @@ def make_rows(base: Base, spark: SparkSession, rows: int, epochs: int) -> Rows:
         raise ConfigError(
             f"the job's source gave {table.num_rows} rows, too few for {epochs} epochs",
             why="a bench takes the rows that are there at its start, and one epoch more to warm up",
-            next="let the source have rows, or ask for fewer --epochs",
+            next="add rows to the source, or choose fewer --epochs",
         )
     _write(table, folder, an_epoch, epochs)
     fewer = (
@@ -96,7 +96,7 @@ def _taken(config: JobConfig, spark: SparkSession, folder: Path, most: int) -> t
     finally:
         query.stop()
     if not take.tables:
-        raise ConfigError("the job's source has no rows", next="let it have some, then measure")
+        raise ConfigError("the job's source has no rows", next="add rows to the source, then run the bench again")
     return stream.schema, pa.concat_tables(take.tables)
 
 

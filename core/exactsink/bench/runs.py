@@ -47,7 +47,7 @@ class PreparedJob:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """What a job came to: its epochs in their order; the first one is for warming up, and in no figure."""
+    """The result of a job: its epochs in their order; the first one is for warming up, and in no figure."""
 
     epochs: Sequence[TimedEpoch]
     source_rows: int

@@ -39,7 +39,7 @@ class BenchReader(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close its connections and files."""
 
 
 class BenchTarget(ABC):

@@ -54,7 +54,7 @@ class TimedEpoch:
 
 
 class Timeline:
-    """Hears a job's events. `cpu` is read at the end of each epoch."""
+    """Receives a job's events. `cpu` is read at the end of each epoch."""
 
     def __init__(self, cpu: Callable[[], float]) -> None:
         self._cpu = cpu

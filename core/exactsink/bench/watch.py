@@ -41,7 +41,7 @@ class Watch:
         for _ in attempts_within(_PATIENCE_SECONDS, first_seconds=0.01, longest_seconds=0.05):
             if self._ready.exists():
                 return
-        raise Fatal(f"the reader of {self.place.name} did not start", why="its own lines say why")
+        raise Fatal(f"the reader of {self.place.name} did not start", why="its own output, above, has the reason")
 
     def stop(self, rows: int) -> None:
         """Let the reader end as soon as it sees so many rows, or no more come."""

@@ -135,5 +135,5 @@ def _targets(kind: str, registry: Registry, options: BackendOptions | None) -> M
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise ConfigError("its targets for a bench can't be had", why=why, next=spec.install) from error
+        raise ConfigError("its targets for a bench can't be loaded", why=why, next=spec.install) from error
     return targets

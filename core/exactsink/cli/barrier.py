@@ -21,11 +21,11 @@ _LONGEST_SECONDS = 1.0
 @command()
 @job_file
 @run_name
-@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this one; the last decided one by default.")
+@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this epoch; by default for the last decided one.")
 @click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
 @as_json
 def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
-    """Wait until an epoch is complete in every sink; print the last one that is: a cut that is the same in all."""
+    """Wait until an epoch is complete in every sink, then print the last complete epoch, to read all sinks up to it."""
     history = JobHistory.of(load_config(job)[0], run)
     wanted, complete = epoch, None
     for attempt in attempts_within(timeout, longest_seconds=_LONGEST_SECONDS):
@@ -39,7 +39,7 @@ def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_jso
         raise Retryable(
             f"epoch {wanted} is not complete in every sink after {timeout:g} s",
             why=f"{last}; `exactsink status JOB.toml` shows which sink is behind, and whether a driver runs",
-            next="where none runs, `exactsink run JOB.toml` or `exactsink recover JOB.toml`; then "
+            next="if no driver runs: `exactsink run JOB.toml` or `exactsink recover JOB.toml`; then "
             "`exactsink barrier JOB.toml`",
         )
     if as_json:

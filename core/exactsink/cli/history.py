@@ -22,7 +22,7 @@ __all__ = ["history"]
 @command()
 @job_file
 @run_name
-@click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records.")
+@click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records to print.")
 def history(job: str, run: str | None, last: int) -> None:
     """List a job's claims, decisions and notes. `exactsink journal export` writes them as JSON."""
     opened = Opened.of(job, run)

@@ -32,7 +32,7 @@ _SHOWN = 40
 
 @click.group(cls=CommandGroup)
 def indoubt() -> None:
-    """List what is in doubt, explain it, and take a person's word on it; `recover` settles it."""
+    """List participants in doubt, explain them, and record an operator's decision; `recover` settles the rest."""
 
 
 @indoubt.command("list")
@@ -40,7 +40,7 @@ def indoubt() -> None:
 @run_name
 @as_json
 def list_(job: str, run: str | None, as_json: bool) -> None:
-    """List what is decided and not proven committed, and what else the stores hold of the job."""
+    """List participants that are decided but not proven committed, and other work of the job in the stores."""
     with _seen(job, run) as seen:
         found = seen.doubts
     if as_json:
@@ -62,7 +62,7 @@ def list_(job: str, run: str | None, as_json: bool) -> None:
 @click.argument("reference", metavar="REF")
 @run_name
 def explain(job: str, reference: str, run: str | None) -> None:
-    """Explain one participant: whose it is, why it is in doubt, what it blocks, what is safe, and the next command.
+    """Explain one participant: its owner, why it is in doubt, whom it blocks, and the next safe command.
 
     REF is its short form or its name, or the beginning of either.
     """
@@ -82,14 +82,14 @@ def explain(job: str, reference: str, run: str | None) -> None:
     "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
 )
 @click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
-@click.option("--reason", required=True, help="Kept in the journal.")
+@click.option("--reason", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
-@click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
 @take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any
 ) -> None:
-    """Take a person's word where nothing can be proven, or give up rows that nobody can write again.
+    """Record an outcome that nothing can prove, or give up rows that nobody can write again.
 
     `committed` and `lost` (written again) are for what is unknown, `given-up` is for what is lost.
     """

@@ -22,7 +22,7 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
-@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The job's source; or a plugin's road.")
+@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="A job's source; a plugin's road.")
 @click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
 @click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
 def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:

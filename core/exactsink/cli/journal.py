@@ -26,14 +26,14 @@ from exactsink.toolkit.waiting import backoff
 __all__ = ["journal"]
 
 _COPIES = (
-    "bring those entries back from a copy of the journal; without one, move the journal away, and "
-    "`exactsink rebase JOB.toml` begins another from what the targets hold"
+    "restore those entries from a copy of the journal; without one, move the journal away, and "
+    "`exactsink rebase JOB.toml` begins one from the targets' marks"
 )
 
 
 @click.group(cls=CommandGroup)
 def journal() -> None:
-    """Look into a job's journal, wherever it is kept. Changes nothing."""
+    """Read a job's journal, in files, objects or a database. Changes nothing."""
 
 
 @journal.command()
@@ -41,7 +41,7 @@ def journal() -> None:
 @run_name
 @as_json
 def verify(job: str, run: str | None, as_json: bool) -> None:
-    """Check every entry, its sum and its chain; say which damaged ones matter."""
+    """Check the sum and the chain of every entry; list the damaged ones that matter."""
     with answering(as_json) as answer:
         _verify(job, run, answer)
 
@@ -52,7 +52,7 @@ def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
     gaps = [[before + 1, after - 1] for before, after in pairwise((-1, *stands)) if after - before > 1]
     answer |= {"entries": len(stands), "gaps": gaps, "problems": plain(problems)}
     deleted = f"; deleted or absent: {_ranges(gaps)}" if gaps else ""
-    print(f"{len(stands)} entries stand, {len(problems)} problems{deleted}")
+    print(f"{len(stands)} entries, {len(problems)} problems{deleted}")
     if problems:
         rows = [[p.seq, p.needed_by, p.problem] for p in problems]
         print_table(("seq", "needed by", "problem"), rows, sys.stdout)
@@ -67,7 +67,7 @@ def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
 @job_file
 @run_name
 def export(job: str, run: str | None) -> None:
-    """Write every entry that stands to stdout, a JSON line each."""
+    """Write every existing entry to stdout, one JSON line each."""
     with _journal(job, run) as journal:
         for entry in journal.entries():
             if entry.record is not None:

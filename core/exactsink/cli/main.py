@@ -53,7 +53,7 @@ _LOG = logging.getLogger("exactsink")
 
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
-@click.option("-v", "--verbose", count=True, help="Log events; twice: protocol points too.")
+@click.option("-v", "--verbose", count=True, help="Log events; given twice, protocol points as well.")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
 )
@@ -71,7 +71,7 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 @within(ANSWER_SECONDS)
 @as_json
 def run(job: str, within: float, as_json: bool) -> None:
-    """Run a job until its source is exhausted or it is stopped; go on where the last run stopped."""
+    """Run a job from where its last run ended, until its source is exhausted or you stop it."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
         _spark_command("run").run(job, stop=stop, answer=answer, within=within)
@@ -79,7 +79,7 @@ def run(job: str, within: float, as_json: bool) -> None:
 
 @cli.command()
 @job_file
-@click.option("--no-spark", is_flag=True, help="Check only what needs no Spark, within 5 s; list what was not checked.")
+@click.option("--no-spark", is_flag=True, help="Check without Spark, within 5 s; list the checks that were left out.")
 @within(CHECK_SECONDS)
 @as_json
 def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
@@ -90,23 +90,23 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 
 @cli.command()
 @click.option("--job", metavar="JOB.toml", type=click.Path(dir_okay=False), help="Measure copies of this job's sinks.")
-@click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows an epoch.")
-@click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs a run.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Runs of each way, in turns.")
-@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Write bench.html and bench.json there.")
+@click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows in each epoch.")
+@click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs in each run.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Times that each way runs.")
+@click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Folder for bench.html and bench.json.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
-    """Measure every way to write that a job could choose, on copies of its targets that are removed again.
+    """Measure each strategy that a job could choose, on temporary copies of its targets.
 
-    Without a job, those that need no server.
+    Without --job, measure the strategies that need no server.
     """
     _spark_command("bench").bench(job, rows, epochs, rounds, out)
 
 
 @cli.command()
 @click.argument("backend", metavar="NAME")
-@click.option("--scenario", "scenarios", multiple=True, help="Play this one only; repeatable.")
-@click.option("--target", "targets", multiple=True, help="Play on this target only; repeatable.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Play so many side by side.")
+@click.option("--scenario", "scenarios", multiple=True, help="Play only this scenario; repeatable.")
+@click.option("--target", "targets", multiple=True, help="Play only on this target; repeatable.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Scenarios at the same time.")
 @as_json
 def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Try an installed backend under faults, on the targets that its plugin ships.

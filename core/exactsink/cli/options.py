@@ -12,9 +12,9 @@ from exactsink.cli.plugins import JobCommand
 __all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "take_over", "within"]
 
 job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
-run_name = click.option("--run", help="One of the job's batch runs, in place of its stream.")
+run_name = click.option("--run", help="Name of a batch run; without it, the job's stream.")
 take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
-reason = click.option("--reason", default="", help="Kept in the journal.")
+reason = click.option("--reason", default="", help="Why you do it; the journal keeps the text.")
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 

@@ -32,7 +32,7 @@ _IN_ORDER_OF_USE = {
     "Run it": ("check", "run", "script", "watch", "status", "stop", "history", "runs"),
     "Read what it wrote": ("barrier", "verify"),
     "Settle what is in doubt": ("indoubt", "recover", "rebase", "adopt", "journal"),
-    "Of backends, and for their authors": (),
+    "Backends, and tools for their authors": (),
 }
 _UNCUT = 1000  # characters; click takes 45 or what the line has left
 
@@ -110,11 +110,11 @@ class PluginCommands(CommandGroup):
 
 def _refused(name: str, error: OSError) -> ExactsinkError:
     """Return the error for a disk or store that refused a command: a person must act, or it may work later."""
-    what = f"the command {name} can't read or write {error.filename or 'what it was given'}"
+    what = f"the command {name} can't read or write {error.filename or 'a file that it was given'}"
     why = error.strerror or str(error)
     if fix := _FIXES.get(error.errno or 0):
         return Fatal(what, why=why, next=f"{fix}, then run the same command again")
-    return Retryable(what, why=why, next="see that the disk or server is there and answers, then run it again")
+    return Retryable(what, why=why, next="check that the disk or server answers, then run the same command again")
 
 
 def commands_now() -> Commands:

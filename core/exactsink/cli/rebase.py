@@ -22,11 +22,11 @@ __all__ = ["rebase"]
 @job_file
 @run_name
 @click.option(
-    "--sink", "named", multiple=True, metavar="NAME=EPOCH", help="What its target holds: an epoch, birth or none."
+    "--sink", "named", multiple=True, metavar="NAME=EPOCH", help="Mark in its target: an epoch, birth or none."
 )
 @click.option("--batch", type=int, help="The next batch of the checkpoint.")
 @reason
-@click.option("--yes", is_flag=True, help="Do it; else it is only shown.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
 @take_over
 def rebase(
     job: str,
@@ -37,7 +37,7 @@ def rebase(
     yes: bool,
     take_over: bool,
 ) -> None:
-    """Show what every target holds, and which rows would be missing or doubled; with --sink, go on from there."""
+    """Show every target's mark, and the rows that would be missing or doubled; with --sink, continue from there."""
     opened = Opened.of(job, run)
     words = dict(map(_pair, named))
     with closing(opened.operator()) as operator:

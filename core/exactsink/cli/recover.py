@@ -23,10 +23,10 @@ __all__ = ["recover"]
 @run_name
 @click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
 @click.option("--ref", "references", multiple=True, help="Settle this participant only; repeatable.")
-@click.option("--yes", is_flag=True, help="Do what --sink or --ref mean; else it is only shown.")
+@click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print what would be done.")
 @dry_run
 @take_over
-@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Sweep a foreign claim's work too; repeatable.")
+@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Also abort this foreign token's work; repeatable.")
 @reason
 @as_json
 def recover(
@@ -41,9 +41,9 @@ def recover(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Commit what is decided and sweep what is not, in every sink that answers, without Spark.
+    """Commit decided work and abort undecided work, in every sink that answers, without Spark.
 
-    A sink means those that come before it, too. A participant that is decided means its sink's part of the decision;
+    A named sink includes the sinks that commit before it. A decided participant stands for its sink's whole decision;
     REF is its short form or its name, as `exactsink indoubt list` has them, or the beginning of either.
     """
     shown = dry_run or (bool(sinks or references) and not yes)
@@ -58,7 +58,7 @@ def recover(
             if part is not None and tokens and not reason:
                 raise ConfigError("foreign work is ended for a reason", next="repeat with --reason 'TEXT'")
             if shown:
-                print("nothing is changed; recover would come to:")
+                print("nothing is changed; recover would do this:")
                 recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens, part=part)
             else:
                 recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason, part=part)
@@ -75,7 +75,7 @@ def recover(
 
 def _print(recovery: Recovery) -> None:
     rows = [[s.sink, s.committed, s.stood, s.lost, s.swept, s.left or "nothing"] for s in recovery.settled]
-    print_table(("sink", "committed", "stood already", "lost", "swept", "left to do"), rows, sys.stdout)
+    print_table(("sink", "committed", "already there", "lost", "swept", "left to do"), rows, sys.stdout)
     if recovery.left() is not None:
         return
     recovered, is_, stays = ("", "would be", "would be") if recovery.planned else ("recovered: ", "is", "is")

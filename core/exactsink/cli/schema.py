@@ -14,7 +14,7 @@ __all__ = ["schema"]
 
 
 @command()
-@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="Write it there; to stdout else.")
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="File to write; by default stdout.")
 def schema(output: str | None) -> None:
     """Print the JSON schema of a job's file, by which editors complete and check it."""
     if output is None:

@@ -36,9 +36,9 @@ _HELD = ("undecided", "foreign")
 @within(ASKED_SECONDS)
 @as_json
 def status(job: str, run: str | None, within: float, as_json: bool) -> None:
-    """Report how far a job is, who drives it, and what of its last epoch is not proven committed.
+    """Report a job's last epochs, its driver, and the participants that are not proven committed.
 
-    Ends with 0 while nobody is needed: all is proven, or a driver is at work. Changes nothing.
+    Exit code 0: nobody has to act, because all is proven or a driver works on it. Changes nothing.
     """
     opened = Opened.of(job, run)
     with closing(opened.operator()) as operator:

@@ -29,11 +29,11 @@ _MORE_SECONDS = 45.0
 @command()
 @job_file
 @run_name
-@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="In place of [job] stop_within.")
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="By default [job] stop_within.")
 def stop(job: str, run: str | None, within: float | None) -> None:
-    """Ask a job's driver, wherever it runs, to end after its epoch, and wait until it has.
+    """End a job's driver after its epoch, on whichever machine it runs, and wait for its end.
 
-    A batch run that is not decided in time is given up: the next call writes it.
+    A batch run that is not decided in time is abandoned; the next call writes it.
     """
     config, _ = load_config(job)
     history = JobHistory.of(config, run)
@@ -59,15 +59,15 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
         state = history.last_state() or asked
         if state.driver != asked.driver:
             why = f"{state.driver} has claimed the job since"
-            raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="stop that one, too")
+            raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="exactsink stop JOB.toml")
         if _is_over(state):
             return state
         if not (is_live(state) or is_ahead(state)) or time.monotonic() > until:
             host, _, number = state.driver.rpartition(":")
             raise Retryable(
                 f"driver {state.driver} has not said that it has ended",
-                why=f"{last_heard(state)}; it hangs, was killed, or does not look at this job's folder",
-                next=f"on {host}: kill {number}, or kill -9 {number}, which is safe, too",
+                why=f"{last_heard(state)}; it hangs, was killed, or does not read this job's folder",
+                next=f"on {host}: kill {number}, or kill -9 {number}, which is also safe",
             )
         time.sleep(_LOOK_SECONDS)
 

@@ -62,7 +62,7 @@ class _Stream:
 def _refuse(error: OSError) -> None:
     if error.errno == errno.EPIPE:
         raise error
-    fix = "make room where standard output goes, then repeat the command; what it did stands"
+    fix = "free space where standard output goes, then repeat the command; what it did is kept"
     raise Fatal("the answer can't be printed", why=error.strerror or str(error), next=fix) from None
 
 

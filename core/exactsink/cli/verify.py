@@ -29,7 +29,7 @@ _EPOCHS = re.compile(r"(?P<one>\d+)|(?P<first>\d*)\.\.(?P<last>\d*)")
 @click.option(
     "--epochs", default="..", metavar="A..B", help="Compare these epochs only; by default all in the journal."
 )
-@click.option("--deep", is_flag=True, help="Also read every row of these epochs, where that proves more.")
+@click.option("--deep", is_flag=True, help="Also read every row of these epochs, if that proves more.")
 @as_json
 def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
     """Compare each decided epoch with what every target holds now: proven, differs, or can't be known."""
@@ -42,9 +42,9 @@ def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool
     if found.differs:
         raise InDoubtError(
             f"{found.count('differs')} epochs of {opened.config.job.name} differ from what was decided",
-            why="a target was changed by hand, put back in time, or is written to by others"
+            why="somebody changed a target by hand or restored an older copy of it, or another program writes to it"
             + (f"; or damaged journal entries ({', '.join(map(str, found.damaged))}) named them" * bool(found.damaged)),
-            next="look at what is named above; docs/how-to/verify-and-read-consistently.md says what each can mean",
+            next="look up each line above in docs/how-to/verify-and-read-consistently.md, which has its causes",
         )
     for sink in found.sinks:
         if sink.error is not None:
@@ -52,15 +52,15 @@ def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool
     if found.damaged:
         raise InDoubtError(
             f"journal entries {', '.join(map(str, found.damaged))} are damaged",
-            why="nothing compares the epochs that they decided",
-            next="`exactsink journal verify JOB.toml` shows what needs them; bring them back from a copy",
+            why="the epochs that they decided can't be compared",
+            next="`exactsink journal verify JOB.toml` shows who needs them; restore them from a copy of the journal",
         )
 
 
 def _range(text: str) -> tuple[int | None, int | None]:
     found = _EPOCHS.fullmatch(text)
     if found is None:
-        raise ConfigError(f"--epochs {text} is no range of epochs", next="write 7, 3..9, 3.. or ..9")
+        raise ConfigError(f"--epochs {text} is not a range of epochs", next="write 7, 3..9, 3.. or ..9")
     if found["one"]:
         return int(found["one"]), int(found["one"])
     return int(found["first"]) if found["first"] else None, int(found["last"]) if found["last"] else None

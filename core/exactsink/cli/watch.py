@@ -16,8 +16,8 @@ __all__ = ["watch"]
 
 @command()
 @job_file
-@click.option("--web", metavar="[HOST:]PORT", help="Serve a page, on this machine unless a host is given; 0: any port.")
-@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Seconds between looks.")
+@click.option("--web", metavar="[HOST:]PORT", help="Serve a page, by default for this machine only; 0: a free port.")
+@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Refresh, in seconds.")
 def watch(job: str, web: str | None, every: float) -> None:
     """Show a job's epochs, rates and sinks until Ctrl-C. Changes nothing."""
     opened = Opened.of(job)

@@ -53,7 +53,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def strategy(self) -> str:
-        """Name the commit strategy that the options choose, `two_phase` say. It is journaled with every decision."""
+        """Name the strategy that the options choose, for example `two_phase`. Every decision in the journal has it."""
 
     @property
     @abstractmethod
@@ -71,7 +71,7 @@ class Backend(ABC):
     @property
     @abstractmethod
     def traits(self) -> Traits:
-        """Return what the strategy gives."""
+        """Return the strategy's traits, from which exactsink derives the guarantee. Called in any process."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -96,8 +96,8 @@ class Backend(ABC):
         if self.shape(rows.schema) is not None:
             raise ConfigError(
                 f"{self.target} can't be a quarantine with these options",
-                why="quarantined rows are made in a task, and its rows are shaped by SQL before",
-                next="take away what shapes them, or name another sink",
+                why="SQL shapes this sink's rows before the tasks run, and a task makes quarantined rows",
+                next="remove the options that shape its rows, or name another sink as quarantine",
             )
         return rows
 
@@ -112,7 +112,7 @@ class Backend(ABC):
         """Open a task attempt's writer, on an executor, at its first batch with rows. Nothing becomes visible."""
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        """Make what judges a task's rows for `on_bad_row = "quarantine"`, at its first batch with rows.
+        """Make the judge of a task's rows for `on_bad_row = "quarantine"`, at its first batch with rows.
 
         `rules` are those of `Committer.row_rules`. Called where `traits.validates_rows` says so. What it lets pass the
         writer may still refuse, which stops the epoch: nothing is lost by a rule that is not known.
@@ -137,7 +137,7 @@ class Writer(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop what `write` took. Called at most once, never after `pre_commit` returned, and not always."""
+        """Drop the rows that `write` took. Called at most once, never after `pre_commit` returned; a crash skips it."""
 
 
 class Committer(ABC):
@@ -145,13 +145,13 @@ class Committer(ABC):
 
     @abstractmethod
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        """Look before the first row whether the target can give what the job asks for. Changes nothing.
+        """Check before the first row that the target fits the job. Changes nothing.
 
         `schema` is the shaped frame; `participants` is the most that an epoch can have, None when nothing bounds it.
         """
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
-        """Look at what `check` does but for the rows' columns: the frame is not known yet. Changes nothing.
+        """Check the target as `check` does, without the rows' columns, which are not known yet. Changes nothing.
 
         Called by `exactsink check --no-spark`, which reads mark and participants, too: this one finds nothing else.
         """
@@ -162,7 +162,7 @@ class Committer(ABC):
         """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        """Read what tasks judge rows by: what the target's columns take, say. Changes nothing.
+        """Read what tasks judge rows by, for example what the target's columns take. Changes nothing.
 
         Called where `traits.validates_rows` says so, after `open_epoch`; for the replay of a quarantine's lost votes
         also by itself, once the epoch may be committed here.
@@ -170,7 +170,7 @@ class Committer(ABC):
         return b""
 
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:  # noqa: B027  # most have checked
-        """Refuse votes that can't be committed together, a key of two partitions say: nothing is decided yet.
+        """Refuse votes that can't be committed together, for example one key in two partitions: nothing is decided yet.
 
         Called once all have voted, with what `commit` gets if they are decided. Raises Fatal; changes nothing.
         """
@@ -184,29 +184,29 @@ class Committer(ABC):
         """
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        """Return how each of these decided committables stands, in order, and change nothing.
+        """Return the state of each of these decided committables, in order. Changes nothing.
 
         Prepared where `commit` would make it visible now, else what `commit` would answer; what only the write shows
-        (a trigger that drops rows, say) is not seen. Called at any time from any process, beside a driver at work, too.
-        Raises Retryable when the store can't be asked, Fatal where `commit` would. This one takes what
+        (like a trigger that drops rows) is not seen. Called at any time from any process, beside a driver at work, too.
+        Raises Retryable when the store doesn't answer, Fatal where `commit` would. This one takes what
         `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
-        gone = Unknown("the store does not list it, and this backend does not say what became of it")
+        gone = Unknown("the store does not list it, and this backend can't look up its outcome")
         return [Prepared() if committable.ref in held else gone for committable in committables]
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         """Count what the target holds now of these epochs, all of which were committed once. Changes nothing.
 
         An epoch that is left out can't be known; one that is in the answer alone has rows there that nobody decided.
-        `deep` reads all of them, where that proves more. Raises Retryable when the store can't be asked.
+        `deep` reads all of them, where that proves more. Raises Retryable when the store doesn't answer.
         """
         return {}
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        """Return what the participant holds up until it ends, a sentence each: readers, locks, VACUUM.
+        """Return, a sentence each, whom the participant blocks until it ends: readers, locks, VACUUM.
 
-        Changes nothing. Raises Retryable when the store can't be asked.
+        Changes nothing. Raises Retryable when the store doesn't answer.
         """
         return ()
 
@@ -228,20 +228,20 @@ class Committer(ABC):
         raise NotImplementedError
 
     def put_birth(self) -> Mark:
-        """Put the birth of the context's lineage into the target if it has no mark, and return the mark that stands.
+        """Put the birth of the context's lineage into the target if it has no mark, and return the target's mark.
 
         Durable when it returns, and atomic: of two journals that call it, one finds the other's. Idempotent.
         """
         raise NotImplementedError
 
     def trim_marks(self) -> None:
-        """Delete what the mark needs no more: all below the highest epoch that stands in the target, read then and
-        there, never below a number that was known before. A late or repeated call harms nothing.
+        """Delete old marks: all below the highest epoch that the target holds, as this call reads it; never below
+        a number that was read earlier. A late or repeated call harms nothing.
         """
         raise NotImplementedError
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks pass it on to nobody
-        """Take note, once the epoch is complete in every sink, of where the source stands; nothing is decided by it.
+        """Record the source's offsets once the epoch is complete in every sink; exactsink decides nothing by them.
 
         `ends` are the sources' end offsets in their own words, as Spark's offset log holds them, empty where there is
         none. Called again for an epoch that was finished after a crash. What it raises of our errors is reported as
@@ -250,12 +250,12 @@ class Committer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what was opened. Rolls nothing back."""
+        """Close what was opened. Rolls nothing back."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSinks:
-    """What a backend's own command gets of a job: its name in ids (a batch run's has the run's hash), and its sinks."""
+    """A job as a backend's own command gets it: its name in ids (a batch run's has the run's hash), and its sinks."""
 
     job: str
     sinks: Mapping[str, Backend]

@@ -24,11 +24,11 @@ __all__ = [
 
 
 EXIT_BUG = 70
-"""How a command or a driver run ends that met a programming mistake; our own errors know their exit codes."""
+"""The exit code of a command or driver run that met a bug; exactsink's own errors have theirs."""
 
 
 class ExactsinkError(Exception):
-    """What happened, why, and which command comes next."""
+    """Report what happened, why, and the next command."""
 
     exit_code = 1
 
@@ -61,13 +61,13 @@ class Fatal(ExactsinkError):
 
 
 class ContractError(Fatal):
-    """Report it to a plugin's author: a call of its backend failed, or gave what the contract does not know."""
+    """Report it to the plugin's author: a call of its backend failed, or returned a value outside the contract."""
 
     exit_code = EXIT_BUG
 
 
 class Fenced(ExactsinkError):
-    """Stop this driver: another one has claimed the job, and goes on with it."""
+    """Stop this driver: another driver has claimed the job and continues it."""
 
     exit_code = 4
 
@@ -79,7 +79,7 @@ class InDoubtError(ExactsinkError):
 
 
 class ForeignError(ExactsinkError):
-    """Look whose work it is: a store holds some under this job's name that is not its journal's; a start is refused."""
+    """Find the owner: a store holds work under this job's name that its journal does not know; a start is refused."""
 
     exit_code = 6
 

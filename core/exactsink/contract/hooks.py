@@ -1,4 +1,4 @@
-"""Where plugins hook in: which backends they bring, and who hears the events. Never imported on executors."""
+"""Hooks of plugins: the backends that they bring, and the events that they receive. Never imported on executors."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ class HookSpecs:
 
     @_hookspec
     def exactsink_event(self, event: Event) -> None:
-        """Hear a protocol event, in the driver, as it happens. An exception here is logged and changes nothing."""
+        """Receive a protocol event, in the driver, as it happens. An exception here is logged and changes nothing."""

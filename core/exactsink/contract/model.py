@@ -1,4 +1,4 @@
-"""The protocol's values: transactions, committables, outcomes, and what a backend says of itself.
+"""The protocol's values: transactions, committables, outcomes, and a backend's traits.
 
 All are immutable, pickle, and carry no connection, so they travel between driver, executors and journal.
 """
@@ -43,7 +43,7 @@ NAME_PATTERN = r"[a-z0-9-]{1,40}"
 """What the names of jobs and sinks look like: they become part of ids, paths and table rows."""
 
 FileMode = Literal["private", "group", "umask"]
-"""Who may look into folders of a job: its user alone, the folder's group too, or whoever the umask lets in."""
+"""Who may read a job's folders: its user only, also the folder's group, or whoever the umask allows."""
 
 LONGEST_PAUSE_SECONDS = 7 * 86_400.0
 EPOCH_BUDGET_SECONDS = 600.0
@@ -60,7 +60,7 @@ class Txn:
     """Name one participant: a task attempt's branch of a sink's transaction in one epoch.
 
     `attempt` is Spark's taskAttemptId, unique within one driver run; with the claim's (generation, token) it is
-    unique for good. (stage, partition, attemptNumber) is not: a resubmitted stage counts from 0 again.
+    unique permanently. (stage, partition, attemptNumber) is not: a resubmitted stage counts from 0 again.
     """
 
     job: str
@@ -101,8 +101,8 @@ class Committable:
     `rows` is the writer's own count. `digest` belongs to the framework (the sum of the rows' hashes, modulo 2^64); a
     writer leaves it 0. `deadline` is the moment (Unix seconds) after which the backend may drop the participant, None
     when it never does. `payload` is the backend's own, without secrets; `version` is that payload's format. `store_ref`
-    is for stores that know the participant under another name than `txn.id` (a pooled transactional id, say): it must
-    never name two participants, so what is reused in it needs a counter beside it.
+    is for stores that know the participant under another name than `txn.id`, for example a pooled
+    transactional id. It must never name two participants, so a reused part needs a counter beside it.
     """
 
     txn: Txn
@@ -156,7 +156,7 @@ Standing = Prepared | AlreadyCommitted | Lost | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What a target holds of one epoch now: so many rows, None where it can't be known.
+    """The rows that a target holds of one epoch now: so many rows, None where it can't be known.
 
     `why` says what was counted, what is missing, or why nothing can be said. `at_most`: later epochs overwrite rows, so
     that fewer than were decided prove nothing.
@@ -230,7 +230,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What preflight found, and the statement that fixes it. An error stops the job before the first row."""
+    """A problem that preflight found, and the statement that fixes it. An error stops the job before the first row."""
 
     severity: Literal["error", "warning"]
     message: str
@@ -242,7 +242,7 @@ class Traits:
     """What a strategy gives, from which the job's guarantee and the conformance kit's skips are derived.
 
     `atomic_visibility`: a sink's whole epoch appears at one moment. `can_lose_votes`: the store may drop a prepared
-    participant (a timeout, say). `visible_early`: rows show before the decision, so the sink is only effectively once.
+    participant (at a timeout). `visible_early`: rows show before the decision, so the sink is only effectively once.
     `max_commit_seconds`: what a commit may take; an epoch whose earliest deadline is nearer is refused.
     `prepared_seconds`: how long after its begin the store keeps a participant that nobody ends, None when for ever; an
     epoch that has used half of it is reported as a warning.
@@ -282,7 +282,7 @@ class JobContext:
     journal of the same job name. `succeeds` are lineages of which an operator has said, by a rebase, that this journal
     goes on from what they wrote: it is older than all that this one writes. In preflight, before the claim,
     `generation` is 0, `lineage` and `succeeds` are empty. `staging` is
-    this sink's folder for staged rows. `distribution` is how the rows are cut into partitions, "hash(keys)" say.
+    this sink's folder for staged rows. `distribution` cuts the rows into partitions, for example "hash(keys)".
     `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
     evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
     epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the

@@ -27,7 +27,7 @@ class Validator(ABC):
         """
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
-        """Let go of what was opened."""
+        """Close what was opened."""
 
 
 class BatchValidator(Validator):

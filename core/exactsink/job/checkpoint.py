@@ -47,7 +47,7 @@ class Checkpoint:
         raise LineageError(
             f"the journal belongs to query {log.query_id}, and its checkpoint {self._folder} is gone",
             why="a new checkpoint starts at epoch 0 again, and its epochs would be skipped or written twice",
-            next="bring the checkpoint back; or `exactsink adopt JOB.toml`, which lets the epochs go on with a new "
+            next="restore the checkpoint; or `exactsink adopt JOB.toml`, which lets the epochs go on with a new "
             "one: rows that its source gives again are doubled in every sink, and rows that it leaves out are missing; "
             "or give the job a new name and checkpoint",
         )
@@ -196,7 +196,7 @@ def check_not_left(old: Path, new: Path) -> None:
     folder in which the job was started. It would not be found, and every row be written again. Raises ValueError.
     """
     if old.exists() and not new.exists() and not _is_at_home(old):
-        raise ValueError(f"its journal is looked for in {new} now, and stands in {old}: move it, mv {old} {new}")
+        raise ValueError(f"its journal is looked for in {new} now, and exists in {old}: move it, mv {old} {new}")
 
 
 def _is_at_home(history: Path) -> bool:

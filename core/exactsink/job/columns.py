@@ -41,7 +41,7 @@ def changed_columns(sink: Sink, decision: Decision | None, now: Columns) -> Refu
     word = "add_columns" if only_added else "allow"
     return Refused(
         f"sink {sink.name}: its columns are not those of epoch {decision.epoch}; no row of this epoch was written",
-        why="readers of the target expect the columns of before\n" + "\n".join(lines),
+        why="readers of the target expect the earlier columns\n" + "\n".join(lines),
         next=f"give the sink these columns again, in the job's transform or by `columns`; or, once its readers are "
         f'ready for the change, set on_schema_change = "{word}" in [sinks.{sink.name}] and start the job again',
     )

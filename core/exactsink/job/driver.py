@@ -59,7 +59,7 @@ class Driver:
                 raise fenced
 
     def close(self) -> None:
-        """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
+        """Record that the driver has ended, and close the sinks' connections. Rolls nothing back. Idempotent."""
         if self._history.run is None:  # a run is over once it is complete: its sinks never change
             self.coordinator.leave()
         self.heartbeat.close()

@@ -66,13 +66,13 @@ def check_guarantee(
     if not early:
         return
     which = f"{'sink' if len(early) == 1 else 'sinks'} {', '.join(early)}"
-    why = "rows show there before the decision, and an abort removes nothing: effectively once"
+    why = "its rows are visible before the decision, and an abort does not remove them: it is effectively once"
     if require == "exactly_once":
-        fix = "give the sink a strategy that waits for the decision (`exactsink backends`), or take `require` away"
-        raise PreflightError(f"{which} can't give what [job] require asks for", why=why, next=fix)
+        fix = "give the sink a strategy that waits for the decision (`exactsink backends`), or remove `require`"
+        raise PreflightError(f"{which} can't give the guarantee that [job] require names", why=why, next=fix)
     if len(early) < len(sinks) and not allow_early_rows:
-        fix = "set [job] allow_early_rows = true if readers can live with that, or choose another strategy"
-        raise PreflightError(f"{which} would show rows that the other sinks don't have yet", why=why, next=fix)
+        fix = "set [job] allow_early_rows = true if readers accept that, or choose another strategy"
+        raise PreflightError(f"{which} would show rows before the other sinks have them", why=why, next=fix)
 
 
 def check_order(sinks: Mapping[str, Sink]) -> None:
@@ -81,8 +81,8 @@ def check_order(sinks: Mapping[str, Sink]) -> None:
         if sink.after and sink.backend.traits.visible_early:
             raise PreflightError(
                 f"sink {name} ({sink.backend.strategy}) can't come after {', '.join(sink.after)}",
-                why="its tasks show rows before the decision, so before any sink is committed",
-                next="choose a strategy that waits for the decision (`exactsink backends`), or take `after` away",
+                why="its tasks make rows visible before the decision, so before any other sink is committed",
+                next="choose a strategy that waits for the decision (`exactsink backends`), or remove `after`",
             )
 
 
@@ -93,7 +93,7 @@ def check_batch_guarantee(sinks: Mapping[str, Sink]) -> None:
         raise PreflightError(
             f"sink {ordered[0]} ({sinks[ordered[0]].backend.strategy}) takes no batch runs",
             why="its rows are guarded by the number of their epoch, and runs are written in any order",
-            next="choose a strategy with a marker (staged, say: `exactsink backends`), or stream into this sink",
+            next="choose a strategy with a marker, like staged (`exactsink backends`), or stream into this sink",
         )
 
 
@@ -120,13 +120,13 @@ def _needs(traits: Traits) -> Iterable[str]:
     if traits.prepared_seconds is not None:
         yield f"every epoch committed within {traits.prepared_seconds:g} s of its first row"
     if traits.can_lose_votes:
-        yield "a source and a plan that give the same rows again, should the store drop a vote"
+        yield "a source and a plan that give the same rows again, in case the store drops a vote"
     if traits.needs_epoch_order:
         yield "that no other job writes the same keys"
     if not traits.marks:
-        yield "no restore from backups of the target or the journal alone: it keeps no marks, so that is not seen"
+        yield "no restore of the target or the journal alone: without marks, exactsink can't detect it"
     elif traits.marks_in_staging:
-        yield "no restore of the target without the staging folder: its marks are there, so that is not seen"
+        yield "no restore of the target without the staging folder, which has the marks: exactsink can't detect it"
 
 
 def _in_doubt(traits: Traits) -> str:

@@ -121,8 +121,8 @@ class JobHistory:
             fix = f"keep it in a database: {JOURNAL_IN_A_DATABASE}"
             yield from store_findings(self.folder / "journal", "the journal", fix)
         if self.file_mode != "umask" and isinstance(self.folder, Path) and _is_open(self.folder):
-            fix = f"chmod o-rwx '{self.folder}'; or say that it shall be so: [job] file_mode = \"umask\""
-            yield Finding("warning", f"every user of the machine may look into {self.folder}", fix)
+            fix = f"chmod o-rwx '{self.folder}'; or, if that is intended: [job] file_mode = \"umask\""
+            yield Finding("warning", f"every user of the machine can read {self.folder}", fix)
 
     def _store(self) -> JournalStore:
         if self.journal_url is None:

@@ -105,7 +105,7 @@ class Registry:
             what = f"{place}: backend {name} ({self.package(name)}) can't be imported"
             raise ConfigError(what, why=why, next=spec.install) from error
         if not (isinstance(found, type) and issubclass(found, Backend)):
-            what = f"{place}: backend {name} ({self.package(name)}): {spec.load} is no Backend"
+            what = f"{place}: backend {name} ({self.package(name)}): {spec.load} is not a Backend"
             raise ConfigError(what, next=spec.install)
         return found
 
@@ -129,7 +129,7 @@ class Registry:
         return self._specs[name][1]
 
     def send(self, event: Event) -> None:
-        """Report an event to every plugin that listens; one plugin's error must not keep the others from hearing."""
+        """Report an event to every plugin that listens; one plugin's error must not keep the event from the others."""
         for name, hook in self._listeners.items():
             try:
                 hook(event=event)

@@ -78,7 +78,7 @@ class StopFile:
 
 
 class Stop:
-    """Whether this process is asked to end. A thread hears it, so that a hanging call can't keep it from ending.
+    """Whether this process is asked to end. A thread waits for it, so that a hanging call can't keep it from ending.
 
     The first signal, or a request, sets `asked`: then whoever drives ends after the running epoch, or at once where
     `at_once` is set (SIGINT). What has not ended in time, and a second signal later than half a second, end the process
@@ -104,7 +104,7 @@ class Stop:
         self._thread = threading.Thread(target=self._hear, name="exactsink-stop", daemon=True)
 
     def watch(self, folder: AnyPath) -> None:
-        """Hear the requests in a job's folder, too; one for an earlier driver is void."""
+        """Poll the requests in a job's folder, too; one for an earlier driver is void."""
         file = StopFile(folder)
         with suppress(OSError, ExactsinkError):
             file.clear()
@@ -122,13 +122,13 @@ class Stop:
         signal.set_wakeup_fd(self._ears[1].fileno(), warn_on_full_buffer=False)  # heard though this thread hangs
 
     def start(self) -> None:
-        """Begin to hear."""
+        """Begin to poll."""
         self._ears = socket.socketpair()
         self._ears[1].setblocking(False)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop hearing: the process ends by itself now. Idempotent."""
+        """Stop polling: the process ends by itself now. Idempotent."""
         ears, self._ears = self._ears, None
         if ears is not None:
             ears[1].send(b"\0")
@@ -206,12 +206,12 @@ def _aside(act: Callable[[], object]) -> threading.Thread:
 
 
 def _only_heard(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the number goes to the thread that hears."""
+    """Do nothing: the number goes to the thread that waits for it."""
 
 
 @contextmanager
 def stopped_by_signals(within: float = 60.0) -> Iterator[Stop]:
-    """Hear SIGINT, SIGTERM and SIGHUP, in the main thread, while the body runs."""
+    """Handle SIGINT, SIGTERM and SIGHUP, in the main thread, while the body runs."""
     stop = Stop(within)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     stop.start()

@@ -31,7 +31,7 @@ class ObserveOptions(Protocol):
 
 
 class Observer(Protocol):
-    """A subscriber that holds something, a port say, until it is closed."""
+    """A subscriber that holds a resource, for example a port, until it is closed."""
 
     def __call__(self, event: Event) -> None:
         """Take an event."""

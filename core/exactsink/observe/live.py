@@ -44,12 +44,12 @@ _BEHIND = _metric(
 )
 _ENTRIES = _metric("journal_entries", _JOB, "{entry}", "Entries that the journal has had; old ones are deleted.")
 _BYTES = _metric("decision_bytes", _JOB, "By", "Size of the last decision in the journal, which keeps up to 1,000.")
-_BEAT = _metric("heartbeat_age_seconds", _JOB, "s", "How long ago the driver said in `state.json` that it lives.")
+_BEAT = _metric("heartbeat_age_seconds", _JOB, "s", "How long ago the driver wrote its heartbeat into `state.json`.")
 _FENCED = _metric("fenced_age_seconds", _JOB, "s", "How long ago a driver of the job was fenced, in any process.")
 _LOST = _metric(
-    "lost_votes_age_seconds", _SINK, "s", "How long ago this sink's store had lost votes, as any driver found last."
+    "lost_votes_age_seconds", _SINK, "s", "How long ago a driver last found that this sink's store had lost votes."
 )
-_BUILD = _metric("build_info", ("version", "python"), "1", "Always 1; the labels say what runs.")
+_BUILD = _metric("build_info", ("version", "python"), "1", "Always 1; the labels have the versions that run.")
 LIVE_METRICS = (_OPEN, _PHASE, _DECIDED, _COMMITTED, _BEHIND, _ENTRIES, _BYTES, _BEAT, _FENCED, _LOST, _BUILD)
 """Every metric that is computed when it is read."""
 
@@ -70,7 +70,7 @@ class _Job:
 
 
 class Live:
-    """Hear the events of any number of jobs, from any thread; `read` gives what they mean now. `clock` is the time."""
+    """Receive events of any number of jobs, from any thread; `read` gives the present values. `clock` is the time."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock

@@ -19,7 +19,7 @@ _CONTEXT = "exactsink_context"
 
 
 class LogContext(logging.Filter):
-    """Gives every record the job, its generation and its epoch: it hears them as a subscriber. Refuses none."""
+    """Gives every record the job, its generation and its epoch: it receives events as a subscriber. Refuses none."""
 
     def __init__(self, job: str) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ class _AtScrape:
         self._live = live
 
     def describe(self) -> Iterable[Any]:
-        """Return the metrics without values: their names are taken, whatever there is to say."""
+        """Return the metrics without values: their names are taken even while they have no values."""
         return [_family(metric) for metric in LIVE_METRICS]
 
     def collect(self) -> Iterable[Any]:
@@ -107,7 +107,7 @@ class PrometheusMetrics:
     def serve(self, address: str, certificate: str | None = None, key: str | None = None) -> MetricsServer:
         """Serve the registry at `host:port`; no host means all addresses of the machine. Two PEM files make it HTTPS.
 
-        Raises ConfigError when it can't listen there, as the port is taken, say; or for files that can't be used.
+        Raises ConfigError when it can't listen there, for example on a taken port, and for files that can't be used.
         """
         host, _, port = address.rpartition(":")
         if certificate is not None:

@@ -64,7 +64,7 @@ class Operator:
         return self._journal.whole()
 
     def close(self) -> None:
-        """Let go of the journal. Idempotent."""
+        """Close the journal. Idempotent."""
         self._journal.close()
 
     def checkpoint_problem(self, seconds: float) -> LineageError | None:
@@ -125,7 +125,7 @@ class Operator:
         return self._recovery(start, part, planned=True)
 
     def _recover_unclaimed(self, sweep_tokens: frozenset[str], reason: str, part: Part | None) -> Recovery:
-        """Sweep what another journal has begun, one that was deleted say, where the operator has named all of it.
+        """Sweep work that another journal has begun, for example a deleted one, where the operator has named all of it.
 
         Marks are not compared: there is no decision to commit, and they say nothing of named tokens.
         """
@@ -221,7 +221,7 @@ class Operator:
             else "the journal is bound to no query, and takes the next one",
             next="exactsink run JOB.toml"
             if fits
-            else "one of the two went back in time: bring back the newer one; or `exactsink rebase JOB.toml`, which "
+            else "one of the two is an older copy: restore the newer one; or `exactsink rebase JOB.toml`, which "
             "goes on from what the targets hold",
         )
 

@@ -62,9 +62,9 @@ def _busy_seconds() -> float:
 
 
 def _too_busy(name: str) -> Retryable:
-    why = "its processors are busy with other work, so it is not known whether the store answers"
-    fix = "give the command again when the machine has less to do"
-    return Retryable(f"{name}: this machine is too busy to ask", why=why, next=fix)
+    why = "other work keeps its processors busy, so exactsink can't know whether the store answers"
+    fix = "run the command again when the machine has less to do"
+    return Retryable(f"{name}: this machine is too busy to query it", why=why, next=fix)
 
 
 def exit_though_asking(code: int) -> None:
@@ -85,4 +85,4 @@ def _ask(name: str, call: Callable[[], Any], answers: queue.SimpleQueue[tuple[st
         answers.put((name, error))
     except Exception as error:  # a plugin's bug hides no other sink
         why = f"{type(error).__name__}: {error}"
-        answers.put((name, Fatal(f"{name} can't be asked", why=why, next="ask its backend's author; see the log")))
+        answers.put((name, Fatal(f"{name} can't be queried", why=why, next="report it to its backend's author")))

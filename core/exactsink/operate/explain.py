@@ -49,8 +49,8 @@ def _whose(doubt: Doubt, history: JobHistory, whole: Log) -> str:
         return f"job {history.job}{run}; begun by driver {known[0].driver} ({begun}), which started {when(known[0].at)}"
     mine = f"journal {whole.lineage}" if whole.lineage else "the journal, which is empty,"
     return (
-        f"it bears the name of job {history.job}{run}, but {mine} in {history.folder} has no claim of {begun}: only "
-        "the journal that has it could know whether it is decided"
+        f"it has the name of job {history.job}{run}, but {mine} in {history.folder} has no claim of {begun}: only "
+        "the journal with that claim shows whether it was decided"
     )
 
 
@@ -67,7 +67,7 @@ def _decision(doubt: Doubt, whole: Log) -> str:
 
 def _since(doubt: Doubt) -> str:
     if doubt.age_seconds is None:
-        return "its store does not say"
+        return "its store reports no age"
     return f"{when(time.time() - doubt.age_seconds)}, {doubt.age_seconds:.0f} s ago"
 
 
@@ -85,7 +85,7 @@ def _blocks(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) ->
         try:
             return committer.blocks(doubt.held) or ("nothing that its backend knows of",)
         except ExactsinkError as error:
-            return (f"its store can't be asked just now: {error.what}",)
+            return (f"its store can't be queried now: {error.what}",)
 
 
 def _live(history: JobHistory) -> str:
@@ -99,7 +99,7 @@ def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line
     """Yield what is safe and what is not, and the next command."""
     *lines, (label, then) = (_of_decided if doubt.is_decided else _of_others)(doubt, commands)
     yield from lines
-    yield label, f"wait for the driver, it settles this by itself; after its end: {then}" if is_live else then
+    yield label, f"wait for the driver, which settles this by itself; if it has ended: {then}" if is_live else then
 
 
 def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
@@ -115,12 +115,12 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
         yield "or", f"give these rows up permanently: {resolve.format('given-up')}"
         yield "next", commands.start
     elif doubt.went_back:
-        yield "safe", "to bring back the journal, the checkpoint and the targets of one moment"
+        yield "safe", "to restore the journal, the checkpoint and the targets from one moment"
         yield "never", "go on as if nothing had happened: epochs would be missing, or doubled"
         yield "or", f"give up what of it is proven lost, which this lists first: {resolve.format('given-up')}"
         yield "next", f"`{commands.of('rebase')}` shows what every target holds"
     elif doubt.state == "unknown":
-        yield "safe", "to bring back what the evidence names; then the job goes on by itself"
+        yield "safe", "to restore the parts that the evidence names; then the job continues by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
         yield "or", f"look into the target, and say what you found: {resolve.format('committed')} (or --as lost)"
         yield "next", commands.of("recover")
@@ -133,7 +133,7 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
 def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     abort = f"{commands.of('recover')} --ref {doubt.short}"
     if doubt.state == "undecided":
-        yield "safe", "to abort it: once a newer claim stands nobody can decide it. A start does the same"
+        yield "safe", "to abort it: once a newer claim exists, nobody can decide it. A start does the same"
         yield "never", "commit it by hand: the job writes the same rows again, and they would be doubled"
         yield "next", f"{abort} --yes"
     else:

@@ -81,7 +81,7 @@ def _in_doubt(
     epoch = log.decision.epoch if log.decision else -1
     what = f"{left} of {decided} decided participants of epoch {epoch} are not proven committed"
     if worst.problem is not None:
-        what = what if left else f"sink {worst.name} is not proven to be as it should"
+        what = what if left else f"sink {worst.name} is not proven to match the journal"
         why = ": ".join(filter(None, (worst.problem.what, worst.problem.why)))
         return InDoubtError(what, why=why, next=worst.problem.next)
     if (doubt := in_doubt(epoch, worst.name, worst.committables, worst.standings)) is not None:
@@ -100,7 +100,7 @@ def _in_doubt(
 def _nobody(state: State | None) -> str:
     """Return why no driver is taken to be at work."""
     ahead = f": of {state.driver} {last_heard(state)}" if state is not None and is_ahead(state) else ""
-    return f"no driver is known to be at work on them{ahead}" if ahead else "no driver is at work on them"
+    return f"no driver is known to work on them{ahead}" if ahead else "no driver works on them"
 
 
 def _undecided(views: Sequence[SinkView], state: State | None, commands: Commands) -> InDoubtError:
@@ -118,7 +118,7 @@ def _foreign(views: Sequence[SinkView], commands: Commands) -> ForeignError:
     return ForeignError(
         f"{', '.join(view.name for view in views)} hold participants of this job's name that are not this journal's",
         why="another journal uses the name, or this one went back in time, or was deleted: a start is refused",
-        next="give one of the two jobs another name; or, once no such job runs any more, drop its work: " + sweep,
+        next="give one of the two jobs another name; or, once no such job runs, abort its work: " + sweep,
     )
 
 
@@ -127,5 +127,5 @@ def _emptied(state: State) -> LineageError:
         "the journal is empty, and this job has run",
         why=f"its state says so: {state.driver} was generation {state.generation}. The journal was deleted; or it is "
         "in a database, and [job] name or journal has changed",
-        next="bring back the journal, or the former name; or `exactsink rebase JOB.toml` shows what targets hold",
+        next="restore the journal, or the former name; or `exactsink rebase JOB.toml` shows the marks in the targets",
     )

@@ -76,7 +76,7 @@ def chosen(found: Sequence[Doubt], reference: str) -> Doubt:
         f"{len(meant)} participants in doubt begin with {reference!r}"
         if meant
         else f"nothing in doubt is {reference!r}",
-        why=choices or "it is committed or gone by now, or another job's or batch run's",
+        why=choices or "it was committed or aborted meanwhile, or belongs to another job or batch run",
         next="repeat with one of these" if meant else "exactsink indoubt list JOB.toml",
     )
 

@@ -24,7 +24,7 @@ def planned(
     *,
     source_done: bool,
 ) -> Start:
-    """Return what a start that sets sinks aside would come to, or a `part` of it. Raises what it would."""
+    """Return the result of a start that sets sinks aside, or a `part` of it. Raises what it would."""
     check_kept_sinks(sinks, log, source_done=source_done)
     mine = {view.name: view for view in views if view.in_config}
     for name in sorted(mine):
@@ -50,7 +50,7 @@ def planned(
 
 
 def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str], part: Part | None = None) -> Start:
-    """Return what a sweep for a journal without claims would come to, whatever the marks say. Raises what it would."""
+    """Return what a sweep for a journal without claims would do, whatever the marks are. Raises what it would."""
     aside: dict[str, Exception] = {v.name: v.problem for v in views if not v.asked and v.problem is not None}
     swept = _swept({view.name: view for view in views}, log, sweep_tokens, Reach(part=part))
     return Start({}, {}, {} if aside else swept, frozenset(), aside)

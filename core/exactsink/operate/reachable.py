@@ -48,7 +48,7 @@ def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = 
     down = {name: answer for name, answer in found.items() if isinstance(answer, Retryable)}
     if len(down) > 1:
         each = "\n".join(f"  {_of(name, error)}" for name, error in down.items())
-        raise Retryable(f"{len(down)} servers don't answer:\n{each}", next="bring them back, then start the job again")
+        raise Retryable(f"{len(down)} servers don't answer:\n{each}", next="start them again, then start the job again")
     for name, error in down.items():
         raise Retryable(_of(name, error), next=error.next) from error
 
@@ -91,13 +91,13 @@ def late(name: str, place: str, seconds: float, *, folder: str = "") -> Retryabl
     """Return what is to be said of a place that has not answered in time: a server, or a `folder` of this machine."""
     why, fix = f"{place} is down, hangs, or can't be reached from here", "bring it back"
     if folder:
-        why, fix = f"the disk or the mount of {folder} is slow, or hangs", f"see that `ls '{folder}'` ends"
+        why, fix = f"the disk or the mount of {folder} is slow, or hangs", f"check that `ls '{folder}'` returns"
     load, processors = os.getloadavg()[0], os.cpu_count() or 1
     if load > processors:
         why += f"; or it is this machine that is too slow: its load is {load:.0f}, and it has {processors} processors"
     what = f"{name} has not answered within {seconds:g} s"
     slow = f"if it is only slow: `exactsink check JOB.toml --within {4 * seconds:g}` waits longer"
-    return Retryable(what, why=why, next=f"{fix}, then give the command again; {slow}")
+    return Retryable(what, why=why, next=f"{fix}, then run the command again; {slow}")
 
 
 def _of(name: str, error: ExactsinkError) -> str:
@@ -126,7 +126,7 @@ def knock(name: str, servers: Sequence[str], seconds: float) -> None:
         except OSError as error:
             refused.append(f"{server}: {error.strerror or error}")
     if refused:
-        fix = "see that it runs, and fix its address in the job's file if it is elsewhere; then start the job again"
+        fix = "check that it runs, or correct its address in the job's file; then start the job again"
         raise Retryable(f"{name}: no connection", why="; ".join(refused), next=fix)
 
 

@@ -70,7 +70,7 @@ class RebasePlan:
             view, key = truth.view, (truth.view.name, truth.view.target)
             if not truth.differs and self.goes_on:
                 continue
-            known = marks.pop(key, None)  # this target is the sink's latest: it comes last
+            known = marks.pop(key, None)  # this target is the sink's latest, so it is last
             if view.mark is not None:
                 stays = self.goes_on and truth.keeps and known is not None
                 now = known.now if stays and known is not None else view.mark
@@ -97,9 +97,9 @@ class RebasePlan:
             wrong.append(f"the checkpoint's next batch is {self.batch}")
         if wrong:
             raise ConfigError(
-                "a rebase names what the targets and the checkpoint hold, and this one does not",
+                "the values of this rebase are not those of the targets and the checkpoint",
                 why="; ".join(wrong),
-                next="`exactsink rebase JOB.toml` shows what they hold, with the command",
+                next="`exactsink rebase JOB.toml` prints their values, and the command with them",
             )
 
 
@@ -144,7 +144,7 @@ class _Case:
         elif view.mark is None and (differs or not self.log.claims):
             unknown = "its mark is gone"
         elif self.first is None:
-            unknown = "the checkpoint is another query's, which may give any rows again, or pass over them"
+            unknown = "the checkpoint is another query's, which may read any rows again, or skip them"
         else:
             yield from self._counted(view, self.first, keeps)
             return

@@ -24,7 +24,7 @@ __all__ = ["Recovery"]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What came of each sink, of the last decided epoch; None where none is decided. `aside` gave no answer."""
+    """The outcome of each sink, of the last decided epoch; None where none is decided. `aside` gave no answer."""
 
     epoch: int | None
     settled: tuple[Settled, ...]
@@ -62,7 +62,7 @@ class Recovery:
         first = "; ".join(dict.fromkeys(error.next for error in fatal if error.next))
         others = f"the other sinks {'would be' if self.planned else 'are'} committed, and " if self.part is None else ""
         return (Retryable if later else Fatal)(
-            f"not settled: {', '.join(unsettled)}; {others}nothing is swept until all sinks answer",
+            f"not settled: {', '.join(unsettled)}; {others}nothing is aborted until all sinks answer",
             why=why,
             next=(f"{first}; then " if first else f"once {', '.join(aside)} can be reached: ")
             + "`exactsink recover JOB.toml`, or `exactsink run JOB.toml`",

@@ -52,8 +52,8 @@ def nothing_left(word: Word) -> ConfigError:
     kind = "proven lost" if word.outcome == GIVEN_UP else "neither proven committed nor proven lost"
     return ConfigError(
         f"nothing of epoch {word.epoch} in sink {word.sink} is {kind}",
-        why="all else is committed, or is what another word is for: `committed` and `lost` are for what nothing "
-        f"proves, `{GIVEN_UP}` for what is proven lost",
+        why="`committed` and `lost` are for a participant that nothing proves, "
+        f"`{GIVEN_UP}` is for one that is proven lost; all others are committed",
         next="exactsink indoubt list JOB.toml",
     )
 
@@ -61,7 +61,7 @@ def nothing_left(word: Word) -> ConfigError:
 def is_foreign(doubt: Doubt) -> LineageError:
     return LineageError(
         f"{doubt.ref} is foreign: this journal has no claim of generation {doubt.generation}, token {doubt.token}",
-        why="another driver, with another journal, may yet decide it, or has",
+        why="another driver, with another journal, may have decided it or may still do so",
         next=f"once you know that no such job runs: exactsink recover JOB.toml --ref {doubt.short} "
         f"--sweep-token {doubt.token} --reason 'TEXT'",
     )

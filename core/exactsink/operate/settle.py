@@ -134,7 +134,7 @@ class Settler(Operator):
         elif not decision.committables(name) or not is_bound(self._sinks, decision, name):
             why = f"the last decided epoch, {decision.epoch}, has no rows there, or the config has changed it"
         if why or decision is None:
-            what = f"there is nothing to resolve of epoch {word.epoch} in sink {name}"
+            what = f"there is nothing to resolve in epoch {word.epoch} in sink {name}"
             raise ConfigError(what, why=why, next="exactsink indoubt list JOB.toml")
         return decision
 

@@ -54,7 +54,7 @@ class VerifiedSink:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What came of it. `known` are the first and last epoch that the journal speaks of, None where it has none.
+    """What was compared. `known` are the first and last epoch in the journal, None if it has none.
 
     `damaged` are the journal's entries that can't be read: what they decided is not held against anything.
     """
@@ -137,7 +137,7 @@ class _Check:
                     held = self._held(sink, committer, bound)
                 except ExactsinkError as caught:
                     self.history.commands.name(caught)
-                    held, error = _Held(why_none="the sink can't be asked now"), caught
+                    held, error = _Held(why_none="the sink can't be queried now"), caught
         checked = [self._checked(epoch, part, held, bound) for epoch, part in parts.items()]
         checked += self._nobodys(sink, held, parts)
         return VerifiedSink(name, held.mark, held.highest is not None, error, tuple(checked))

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """What came of one sink's commit: an outcome per committable, or the error that ended it."""
+    """The result of one sink's commit: an outcome per committable, or the error that ended it."""
 
     sink: str
     committables: Sequence[Committable]
@@ -54,7 +54,7 @@ class SinkCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What came of a decision, by sink: what is lost, the sinks that are held back by others, and every outcome."""
+    """The result of a decision, by sink: what is lost, the sinks that are held back by others, and every outcome."""
 
     lost: Mapping[str, Sequence[Committable]]
     held_back: frozenset[str] = frozenset()
@@ -173,7 +173,7 @@ class CommitCalls:
                 if not (words := self.resolved.get(name)):
                     return found
                 said = [resolved_by(words.get(c.ref), one) for c, one in zip(committables, found, strict=True)]
-                return self.possible(name, said)  # a word does not make lost what shows
+                return self.possible(name, said)  # an operator can't declare visible rows lost
             except Retryable as error:
                 if attempt + 1 == self.retry.attempts:
                     raise
@@ -240,9 +240,9 @@ def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequenc
     return OutcomeUnknown(
         f"epoch {epoch} is decided, and {len(unknown)} participants of sink {sink} are in doubt",
         why=evidence,
-        next="bring back what the evidence names, then start the job again; or look into the target, and say what is "
-        f"there: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'{only} "
-        f"(or --as lost, and the job writes it again){each}",
+        next="restore the parts that the evidence names, then start the job again; or look into the target, and record "
+        f"the outcome: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'"
+        f"{only} (or --as lost, and the job writes it again){each}",
     )
 
 

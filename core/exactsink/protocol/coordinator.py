@@ -54,7 +54,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """What came of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
+    """The result of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
 
     epoch: int
     skipped: bool
@@ -161,7 +161,7 @@ class Coordinator:
             return
         try:
             self._journal.keep(Clean())
-        except (ExactsinkError, OSError) as error:  # the next start does what this one did
+        except (ExactsinkError, OSError) as error:  # the next start repeats this one's work
             self._events.report("not_left_clean", level=logging.WARNING, error=str(error))
 
     def run_epoch(self, batch: Batch) -> EpochResult:
@@ -183,7 +183,7 @@ class Coordinator:
         self._events.edge("return", "after", epoch)
 
     def close(self) -> None:
-        """Let go of the sinks' connections. Rolls nothing back."""
+        """Close the sinks' connections. Rolls nothing back."""
         committers, self._committers, self._claim = self._committers, {}, None
         with ExitStack() as closing:  # all of them, though one fails
             for committer in committers.values():
@@ -221,7 +221,7 @@ class Coordinator:
         self._journal.sum_up()
         self._marks.check_start(reach)
         left = self._commit(decision, reach, source_done=done) if decision is not None else CommitResult({})
-        lost = {} if done and not reach.part else _counts(left.lost)  # a batch that is done never comes again
+        lost = {} if done and not reach.part else _counts(left.lost)  # Spark never repeats a batch that is done
         waiting = left.held_back.union(name for name in self._sinks if not reach.commits(name))
         self._marks.check_committed(lost, waiting, reach)
         if decision is not None:

@@ -1,4 +1,4 @@
-"""What happens, as named events: the protocol's points, each with a before and an after, and all else worth reporting.
+"""Named events: the protocol's points, each with a before and an after, and everything else worth reporting.
 
 The same names serve logs, metrics, tests and fault injection. They are an interface: `POINTS` and `EVENTS` hold them.
 """
@@ -21,7 +21,7 @@ POINTS: Mapping[str, str] = MappingProxyType(
     {
         "claim": "the job is claimed in the journal, and older drivers are fenced",
         "recommit": "the last decided epoch is committed again, at start",
-        "sweep": "what older generations left undecided is aborted, at start",
+        "sweep": "undecided work of older generations is aborted, at start",
         "open_epoch": "every sink prepares for the epoch's tasks",
         "write": "a task hands rows to its writers",
         "pre_commit": "a task's writers make their rows durable, not visible, and vote",
@@ -32,23 +32,23 @@ POINTS: Mapping[str, str] = MappingProxyType(
         "return": "the epoch is handed back, and the source records it (fields of the before: rows by sink)",
     }
 )
-"""The protocol's named points in their order; `write` and `pre_commit` happen in tasks. An after has `seconds`, but
-`return`, whose two sides are reported by different calls."""
+"""The protocol's named points in their order; `write` and `pre_commit` happen in tasks. An after has `seconds`, except
+that of `return`, because different calls report its two sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventKind:
-    """What an event reports, and which fields it has besides job and epoch."""
+    """The meaning of an event, and its fields besides job and epoch."""
 
     reports: str
     fields: tuple[str, ...] = ()
 
 
 _EVENTS = {
-    "sink": ("what a sink promises, reported at start", "sink backend strategy guarantee target"),
-    "preflight_warning": ("what a sink's preflight found, no error", "sink message fix"),
-    "journal_warning": ("what preflight found of the journal's place, no error", "message fix"),
-    "setting_advised": ("what would make the job faster, and Spark takes only at its start", "setting"),
+    "sink": ("the guarantee of a sink, reported at start", "sink backend strategy guarantee target"),
+    "preflight_warning": ("a warning of a sink's preflight", "sink message fix"),
+    "journal_warning": ("a warning of preflight about the journal's place", "message fix"),
+    "setting_advised": ("a setting that would make the job faster, and that Spark takes only at its start", "setting"),
     "claimed": ("this driver owns the job", "generation driver"),
     "taken_over": ("an operator's command claimed the job of a driver that may live", "generation"),
     "fenced": ("another driver has claimed the job, this one stops", "generation by"),
@@ -61,12 +61,12 @@ _EVENTS = {
         "sink quarantine rows reason",
     ),
     "in_doubt": (
-        "what a sink still holds begun or prepared, reported after every sweep",
+        "participants that a sink still holds begun or prepared, reported after every sweep",
         "sink participants oldest_age_seconds",
     ),
     "swept": ("undecided participants were aborted", "sink participants"),
     "written": (
-        "what tasks handed to a sink's writers, reported at the vote; bytes are of Arrow's form in memory",
+        "rows that tasks handed to a sink's writers, reported at the vote; bytes as Arrow has them in memory",
         "sink rows bytes",
     ),
     "deadline": ("seconds until a sink's earliest deadline, reported at the vote", "sink seconds"),
@@ -75,12 +75,12 @@ _EVENTS = {
         "sink seconds of",
     ),
     "commit_retried": ("a commit failed and is tried again", "sink attempt error"),
-    "commit_held_back": ("a sink is not committed yet: one that it comes after is not, either", "sink after"),
+    "commit_held_back": ("a sink is not committed yet, because it waits for another sink", "sink after"),
     "vote_lost": ("a decided participant is proven lost: it is written again", "sink txn evidence"),
     "redecided": ("lost votes were written again and decided", "sink participants"),
     "evidence_expired": ("a sink no longer knows of a commit that the source has recorded as done", "sink evidence"),
     "epoch_skipped": ("a batch was decided before: it was finished, not written again", "reason"),
-    "source_not_reported": ("a sink could not pass on where the source stands; it is advisory", "sink error"),
+    "source_not_reported": ("a sink could not pass on the source's offsets; it is advisory", "sink error"),
     "in_doubt_long": (
         "a participant that is not decided stays in doubt for more than two epochs: look at it in its store",
         "sink participant",
@@ -104,13 +104,13 @@ _EVENTS = {
 EVENTS: Mapping[str, EventKind] = MappingProxyType(
     {name: EventKind(reports, tuple(given.split())) for name, (reports, given) in _EVENTS.items()}
 )
-"""Every event that is no protocol point."""
+"""Every event that is not a protocol point."""
 
 _LOG = logging.getLogger("exactsink")
 
 
 Subscriber = Callable[[Event], None]
-"""Hears every event. Called from several threads at once while sinks are committed in parallel."""
+"""Receives every event. Called from several threads at once while sinks are committed in parallel."""
 
 
 class Events:
@@ -129,7 +129,7 @@ class Events:
     def report(self, name: str, *, epoch: int | None = None, level: int = logging.INFO, **fields: Any) -> None:
         """Report that something happened."""
         if name not in EVENTS:
-            raise ValueError(f"{name!r} is no event: add it to EVENTS")
+            raise ValueError(f"{name!r} is not an event: add it to EVENTS")
         if self._heard(level):
             fields = {key: self._typed(said) if isinstance(said, str) else said for key, said in fields.items()}
             self._send(Event(name, self.job, "", epoch, fields), level)
@@ -137,7 +137,7 @@ class Events:
     def edge(self, name: str, edge: Literal["before", "after"], epoch: int | None, **fields: Any) -> None:
         """Report one side of a protocol point."""
         if name not in POINTS and not name.startswith("commit:"):
-            raise ValueError(f"{name!r} is no protocol point: they are in POINTS")
+            raise ValueError(f"{name!r} is not a protocol point: they are in POINTS")
         if self._heard(logging.DEBUG):
             self._send(Event(name, self.job, edge, epoch, fields), logging.DEBUG)
 

@@ -7,9 +7,9 @@ from exactsink.protocol.journal.log import Decision, Log
 
 __all__ = ["check_follows", "check_replay", "given_twice", "nobody_has_its_rows", "out_of_order"]
 
-_REBASE = "or `exactsink rebase JOB.toml`, which goes on from what targets hold: what is given again is doubled"
+_REBASE = "or `exactsink rebase JOB.toml`, which continues from the targets' marks: rows read again are doubled"
 _OTHER_CHECKPOINT = (
-    f"bring back the checkpoint that belongs to the journal, or give the job a new name and checkpoint; {_REBASE}"
+    f"restore the checkpoint that belongs to the journal, or give the job a new name and checkpoint; {_REBASE}"
 )
 
 
@@ -21,7 +21,7 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
     if previous != decision.fingerprint:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
-            why="the checkpoint went back in time, and its source cut its input anew: rows would come twice, or never",
+            why="the checkpoint is an older copy, whose source cuts its input otherwise: rows would be doubled or lost",
             next=_OTHER_CHECKPOINT,
         )
 
@@ -30,7 +30,7 @@ def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
     if fingerprint != decision.fingerprint or decision.previous not in (None, previous):
         raise LineageError(
             f"epoch {decision.epoch} was decided for other input than this batch has",
-            why="the checkpoint went back in time, and the source cut its input anew",
+            why="the checkpoint is an older copy, and its source cuts its input otherwise",
             next=_OTHER_CHECKPOINT,
         )
 
@@ -41,7 +41,7 @@ def out_of_order(epoch: int, expected: int) -> LineageError:
     else:
         why = "the journal went back in time, or is not this checkpoint's, or nobody called for the epochs between"
         fix = (
-            "bring back the newest journal from beside the checkpoint, or give the job a new name and checkpoint; or, "
+            "restore the newest journal from beside the checkpoint, or give the job a new name and checkpoint; or, "
             f"where it has decided nothing yet, `exactsink adopt JOB.toml`: epochs {expected} to {epoch - 1} are then "
             f"missing in every sink; {_REBASE}"
         )
@@ -53,9 +53,9 @@ def given_twice(epoch: int) -> Refused:
     return Refused(
         f"epoch {epoch} came twice to the driver that had finished it",
         why="the function of job.foreach_batch() was called twice for one batch: the rows of the first call are "
-        "decided, those of the second are in no sink",
-        next="call it once a batch, with all rows, and give each sink its part by `where`, `columns` or a route; what "
-        f'only the second call had is written by job.write(frame, run="rest-of-{epoch}"), once',
+        "decided, and no sink has the rows of the second",
+        next="call it once a batch, with all rows, and give each sink its part by `where`, `columns` or a route; write "
+        f'the rows of the second call once, by job.write(frame, run="rest-of-{epoch}")',
     )
 
 
@@ -64,6 +64,6 @@ def nobody_has_its_rows(epoch: int) -> InDoubtError:
     return InDoubtError(
         f"epoch {epoch} has lost votes, and the source has gone on from it",
         why="its rows have to be written again, and only that batch has them",
-        next="bring back a checkpoint that has not finished that batch; or, without one, give these "
+        next="restore a checkpoint that has not finished that batch; or, without one, give these "
         f"rows up: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink NAME --as given-up --reason 'TEXT'",
     )

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _READS = 5
 _REBASE = (
-    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and goes on from there"
+    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and continues from there"
 )
 
 
@@ -144,7 +144,7 @@ class Marks:
         new = {(mark.sink, mark.target): replace(mark, before=mark.now) for mark in self.log().expected}
         for name in self.sinks:
             key = (name, self._target(name))
-            known = new.pop(key, None)  # this target is the sink's latest: it comes last
+            known = new.pop(key, None)  # this target is the sink's latest, so it is last
             before = self._found.get(name) or (known.now if known is not None else None)
             votes, now = sinks[name].committables, before
             if votes:
@@ -233,9 +233,9 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
     """Explain a mark that does not fit: who went back, what is missing or doubled, and the ways out."""
     stands = "no mark" if mark is None else str(mark)
     what = f"sink {sink}: its target holds {stands}, the journal expects {expected or 'none that is bound'}"
-    fix = f"bring back the journal, the checkpoint and the targets of one moment; or, {_REBASE}"
+    fix = f"restore the journal, the checkpoint and the targets from one moment; or, {_REBASE}"
     if mark is None:
-        return InDoubtError(what, why="the target was emptied, put back or replaced, and its mark with it", next=fix)
+        return InDoubtError(what, why="the target was emptied, replaced or restored: its mark is gone", next=fix)
     if expected is None or mark.lineage != expected.lineage:
         mine = log.lineage or "empty"
         why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
@@ -251,8 +251,8 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
         return LineageError(what, why=why, next=fix)
     if mark.epoch != expected.epoch:
         lacking = f"epochs {(-1 if mark.epoch is None else mark.epoch) + 1} to {expected.epoch}"
-        return InDoubtError(what, why=f"the target went back in time, and lacks rows of {lacking}", next=fix)
+        return InDoubtError(what, why=f"the target is an older copy, and lacks rows of {lacking}", next=fix)
     if not mark.tokens <= expected.tokens:
         why = f"epoch {mark.epoch} was decided twice, in two histories that began as one: a copy was run beside this"
         return LineageError(what, why=why, next=fix)
-    return InDoubtError(what, why=f"the target lacks participants of epoch {mark.epoch}: it went back", next=fix)
+    return InDoubtError(what, why=f"the target lacks participants of epoch {mark.epoch}: it is an older copy", next=fix)

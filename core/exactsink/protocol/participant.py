@@ -24,7 +24,7 @@ SinkRows = Mapping[str, tuple[pa.RecordBatch, pa.Array]]
 """For each sink: its rows of one Arrow batch, and their 64-bit hashes."""
 
 Probe = Callable[[str, Literal["before", "after"], int], None]
-"""Hear the protocol points `write` and `pre_commit`, with the epoch, in the task: for fault injection."""
+"""Receive the protocol points `write` and `pre_commit`, with the epoch, in the task: for fault injection."""
 
 
 def no_probe(point: str, edge: str, epoch: int) -> None:
@@ -122,7 +122,7 @@ class _Partition:
         return votes
 
     def close(self) -> None:
-        """Let go of the judges."""
+        """Close the judges."""
         for judge in self._judges.values():
             with suppress(Exception):  # they wrote nothing
                 judge.close()

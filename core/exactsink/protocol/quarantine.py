@@ -132,7 +132,7 @@ def check_quarantined(plan: EpochPlan, votes: Sequence[Vote]) -> None:
             raise Retryable(
                 f"epoch {plan.epoch} is refused before its decision: quarantine {name} got {got} rows",
                 why=f"{bad} rows of {', '.join(judged)} were found bad",
-                next="start the job again: the batch is written anew; if it stays, report it",
+                next="start the job again, which writes the batch again; if the error comes back, report it",
             )
 
 
@@ -146,6 +146,6 @@ def _too_many(sink: str, judging: Judging, found: BadRows) -> ExactsinkError:
     return Fatal(
         f"sink {sink}: more than {judging.at_most:,} rows of one epoch can't be written (quarantine_at_most)",
         why=f"the first: {found.reason}; nothing of the epoch is decided",
-        next=f"fix the rows' source, the frame or the target; or, if they all belong into {judging.quarantine}, raise "
+        next=f"fix the rows' source, the frame or the target; or, if they all belong in {judging.quarantine}, raise "
         f"quarantine_at_most in [sinks.{sink}]; then start the job again",
     )

@@ -1,4 +1,4 @@
-"""Which of a job's sinks answer at a start, and what came of it in each.
+"""Which of a job's sinks answer at a start, and the result in each.
 
 A driver needs all of them. An operator's recovery sets those aside that don't answer: it commits the decision in the
 others, and sweeps nowhere, as only the mark of a sink that was not seen may show that the journal went back. What is
@@ -85,7 +85,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a start did, by sink: what each participant of the last decision came to, and how many were swept.
+    """What a start did, by sink: the outcome of each participant of the last decision, and how many were swept.
 
     `lost` counts votes that are lost. `held_back` come after sinks that are not committed; `aside` gave no answer.
     """

@@ -128,8 +128,8 @@ def check_one_frame(sinks: Mapping[str, Sink]) -> None:
     asking = {name: sink.distribution for name, sink in sinks.items() if sink.distribution != "none"}
     if len(set(asking.values())) > 1:
         raise ConfigError(
-            f"sinks {', '.join(asking)} ask for several distributions of one frame",
-            next="give them the same distribution, leave it to one of them, or give each its frame with a route",
+            f"sinks {', '.join(asking)} set different distributions for one frame",
+            next="set the same distribution for all, or for one sink only; or give each its frame with a route",
         )
 
 
@@ -146,9 +146,9 @@ def check_identity(log: Log, mine: Identity) -> None:
     who, me = (f"batch run {i.run!r} of job {i.job}" if i.run else f"job {i.job}" for i in (theirs, mine))
     raise LineageError(
         f"the journal belongs to {who}, and this is {me}",
-        why="ids in every sink hold the name: under another one, what is prepared there would never be ended, and "
-        "what is committed would be written again",
-        next="give the job its old name back, or a checkpoint of its own"
+        why="ids in every sink contain the name: under another name, prepared work would stay open, and committed "
+        "rows would be written again",
+        next="use the old job name, or give this job its own checkpoint"
         + (" (two runs' names have the same hash: rename one)" if mine.run else ""),
     )
 
@@ -174,7 +174,7 @@ def lacking_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> 
     for claim in log.open_claims:
         for bound in claim.identity.sinks if claim.identity is not None else ():
             if bound not in mine:
-                why = f"generation {claim.generation} ended unclean, and may have left work there"
+                why = f"generation {claim.generation} did not end cleanly, and may have left work there"
                 yield bound, _lacking(bound, why)
 
 

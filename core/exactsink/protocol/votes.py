@@ -98,7 +98,7 @@ def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Commi
     refs: set[tuple[str, str]] = set()
     for vote in sorted(votes, key=lambda v: (v.sink, v.partition)):
         if vote.sink not in accepted or (vote.sink, vote.partition) in voted:
-            raise _refused(plan, vote, "it is no sink of this epoch, or voted twice")
+            raise _refused(plan, vote, "the sink is not part of this epoch, or voted twice")
         voted.add((vote.sink, vote.partition))
         if vote.committable is None:
             if vote.rows:
@@ -160,5 +160,5 @@ def _refused(plan: EpochPlan, vote: Vote, why: str) -> Retryable:
     return Retryable(
         f"epoch {plan.epoch} is refused before its decision: sink {vote.sink}, partition {vote.partition}",
         why=why,
-        next="start the job again: the batch is written anew; if it stays, the backend drops or repeats rows",
+        next="start the job again, which writes the batch again; if it fails again, the backend drops or repeats rows",
     )

@@ -53,7 +53,7 @@ class _Committable(_Strict):
     def made(self) -> Committable:
         txn = Txn.parse(self.txn)
         if txn is None:
-            raise ValueError(f"{self.txn!r:.200} is no participant's id")
+            raise ValueError(f"{self.txn!r:.200} is not a participant's id")
         return Committable(**{**vars(self), "txn": txn, "payload": base64.b64decode(self.payload, validate=True)})
 
 
@@ -125,7 +125,7 @@ def load_votes(plan: EpochPlan, data: bytes) -> list[Vote]:
         raise Retryable(
             f"epoch {plan.epoch} is refused before its decision: a task's votes can't be read",
             why=problem(error),
-            next="start the job again: the batch is written anew; if it stays, driver and executors have different "
+            next="start the job again; if it fails again, driver and executors have different "
             "releases of exactsink, or somebody changes what they send each other",
         ) from error
     return votes

@@ -32,7 +32,7 @@ _CANCEL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What came of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided.
+    """The result of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided.
 
     `missing`: sinks that the job has now and that had no part in the run. They never get it; a run of another name, of
     a job with those sinks alone, fills them. `changed`: sinks for which the run had other columns than this frame has.
@@ -98,7 +98,7 @@ def write_run(
 
 
 class _Hearing:
-    """Hears, while a run is written, who asks for its end. When the time is over, its Spark jobs are cancelled."""
+    """Receives, while a run is written, who asks for its end. When the time is over, its Spark jobs are cancelled."""
 
     def __init__(self, history: JobHistory, events: Events, session: SparkSession) -> None:
         self.stopped_by = ""
@@ -115,7 +115,7 @@ class _Hearing:
 
     def start(self) -> None:
         with suppress(OSError, ExactsinkError):
-            self._file.clear()  # what was asked of an earlier driver
+            self._file.clear()  # a request to an earlier driver
         self._add(self._tag)
         threading.Thread(target=self._hear, name="exactsink-stop", daemon=True).start()
 
@@ -144,7 +144,7 @@ def _stopped(history: JobHistory, by: str) -> Retryable:
     return Retryable(
         f"batch run {history.run} was stopped",
         why=f"{by}; nothing decided is lost",
-        next="write it again: the call finishes what is decided, and else begins anew",
+        next="call write again: it finishes a decided run, and begins an undecided one again",
     )
 
 

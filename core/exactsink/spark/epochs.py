@@ -108,12 +108,12 @@ class Epochs:
         return self._phase is _Phase.PARKED
 
     def abandon(self) -> None:
-        """Record that the driver has ended, wherever it is: the process ends now. Lets go of nothing."""
+        """Record that the driver has ended, wherever it is: the process ends now. Closes nothing."""
         if self._driver is not None:
             self._driver.heartbeat.close()
 
     def close(self) -> None:
-        """Record that the driver has ended, and let go of the sinks' connections. Rolls nothing back. Idempotent."""
+        """Record that the driver has ended, and close the sinks' connections. Rolls nothing back. Idempotent."""
         if self._driver is not None:
             self._driver.close()
 
@@ -137,7 +137,7 @@ class Epochs:
         except BaseException as error:
             self._history.commands.name(error)
             with self._runs:
-                if run_id not in self._ended_runs:  # a newer run's failure is not what this one's thread met
+                if run_id not in self._ended_runs:  # a newer run's failure, not this thread's
                     self.failure = self.failure or error
             raise
         else:
@@ -203,7 +203,7 @@ class Epochs:
             raise Retryable(
                 f"batch {batch_id} comes after a call that failed: {failed}",
                 why="the function around exactsink's caught that error, and Spark goes on as if there were none",
-                next="let its errors through, they must end the query; then start the query again",
+                next="let its errors end the query; then start the query again",
             ) from self.failure
 
     def _passes_for(self, frame: DataFrame) -> Passes:
@@ -218,7 +218,7 @@ class Epochs:
             place = _for_spark(self._config.job.checkpoint)
             raise LineageError(
                 f"query {query_id} does not write its checkpoint to {place}",
-                why="the journal stands beside the checkpoint, and the two must belong together",
+                why="the journal is beside the checkpoint, and the two must belong together",
                 next=f"give the query .option('checkpointLocation', '{place}')",
             )
         if self._driver is None:

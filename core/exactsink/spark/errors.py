@@ -92,7 +92,7 @@ def query_error(failure: BaseException | None, error: Exception) -> BaseExceptio
     if isinstance(error, AnalysisException):
         return ConfigError("Spark refuses the query", why=first_line(error), next="fix the frame, or [job] output_mode")
     fix = "start the job again; where the source is not the one of the checkpoint's: `exactsink adopt JOB.toml`"
-    return Retryable("the query failed outside of exactsink", why=first_line(error), next=fix)
+    return Retryable("the query failed outside exactsink", why=first_line(error), next=fix)
 
 
 def refused_by_system(error: OSError) -> Retryable:

@@ -76,7 +76,7 @@ def run_name(run: Any) -> str:
     if not isinstance(run, str):
         raise ConfigError(
             f"a run's name is {type(run).__name__} {run!r:.40}",
-            why="the run is known by its name for good, so it has to be the same text in each call",
+            why="its name identifies the run permanently, so it has to be the same text in each call",
             next='give it as a text or a date: run="2026-11-20"',
         )
     if not run.strip():

@@ -90,18 +90,18 @@ class Job:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], subscribers: Sequence[Subscriber] = ()) -> Job:
-        """Take a job's tables as a job's file has them, `{"job": {...}, "sinks": {...}}`; else as `Job` does."""
+        """Take a job's tables as a job's file has them, `{"job": {...}, "sinks": {...}}`; otherwise as `Job` does."""
         return cls.__new__(cls)._read(tables, subscribers)
 
     @classmethod
     def of_sinks(cls, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> Job:
-        """Make a job of sinks that are bound: of backends that no plugin offers, too."""
+        """Make a job of sinks that are bound, also of backends that no plugin offers."""
         return cls.__new__(cls)._hold(config, sinks, subscribers)
 
     def to_toml(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the job as a file's text, with each `${NAME}` as it was given; with `path`, write it there, too.
+        """Return the job as a file's text, with each `${NAME}` as it was given; with `path`, also write it there.
 
-        The file is its user's alone: it holds what was given, passwords too. Raises ConfigError for a folder other
+        The file is its user's alone: it holds the given values, also passwords. Raises ConfigError for a folder other
         than the one that relative paths of the job are taken from, and for a file that is there.
         """
         text = tomli_w.dumps(self._document.written)
@@ -199,7 +199,7 @@ class Job:
             return write_run(history, self.sinks, self._events_of(history), frame, passes, self.config.job.restarts)
 
     def preflight(self, frame: DataFrame, route: Route | None = None) -> Preflight:
-        """Look at everything that could stop the job, without a row written."""
+        """Check everything that could stop the job. Writes no row."""
         with Commands(self.config.file).named():
             return preflight(self.config, self.sinks, frame, route or load_route(self.config))
 
@@ -228,7 +228,7 @@ class Job:
             self._epochs.abandon()
 
     def close(self) -> None:
-        """Stop the query that runs, as its `stop` does, and let go of all that the job holds. Idempotent.
+        """Stop the query that runs, as its `stop` does, and close all that the job holds. Idempotent.
 
         `with Job(...) as job:` does so at the end of its block.
         """
@@ -291,14 +291,14 @@ class Job:
         return found
 
     def _observe(self) -> None:
-        """Open what `[observe]` asks for, once, before the first event. Raises ConfigError."""
+        """Open the exporters that `[observe]` names, once, before the first event. Raises ConfigError."""
         if not self._observers:
             self._observers = tuple(observers_of(self.config.observe))
 
 
 def _called_by_spark(given: str) -> ConfigError:
     return ConfigError(
-        f"foreachBatch({given}): Spark gives the batch to what is not exactsink's function",
+        f"foreachBatch({given}): Spark gives the batch to another function than exactsink's",
         why="job.foreach_batch() returns that function; no row of the batch was written",
         next="frame.writeStream.foreachBatch(job.foreach_batch()); or job.start(frame), which makes the query",
     )

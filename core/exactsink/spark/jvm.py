@@ -56,7 +56,7 @@ _FIXES = {
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
     "bin/spark-submit": "unset SPARK_HOME, or name a Spark in it that is there",
-    r"absolute: \?|Invalid UID|null input: name": "run as a user whom /etc/passwd names: the JVM asks for its home",
+    r"absolute: \?|Invalid UID|null input: name": "run as a user whom /etc/passwd names: the JVM needs its home folder",
     "Too many open files|java.security file": "allow more open files: ulimit -n 4096; if they are, install Java again",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
 }
@@ -93,7 +93,7 @@ class _Printed(threading.Thread):
 
     def last_words(self) -> str:
         """Return what a JVM that is gone said last."""
-        self.join(_GONE_SECONDS)  # its own children may have the pipe, too
+        self.join(_GONE_SECONDS)  # its children may also have the pipe
         return "; ".join(self._last)
 
 
@@ -143,7 +143,7 @@ def jvm_needed() -> Iterator[None]:
             raise lost_jvm(error) from error
         if isinstance(error, ConnectionError):
             raise
-        raise ConfigError("Spark refuses what the job asks of it", why=why, next=_fix(why)) from error
+        raise ConfigError("Spark refuses a setting of the job", why=why, next=_fix(why)) from error
 
 
 def lost_jvm(error: Exception) -> Retryable:
@@ -151,7 +151,7 @@ def lost_jvm(error: Exception) -> Retryable:
     process = launched_jvm()
     words = process.printed.last_words() if process is not None and jvm_is_gone() else ""
     if process is not None and process.poll() == -signal.SIGKILL:
-        words = "; ".join(filter(None, [words, "SIGKILL ended it, as the kernel does where memory is short"]))
+        words = "; ".join(filter(None, [words, "SIGKILL ended it; the kernel does that when memory is short"]))
     why = words or first_line(error)
     return Retryable("the connection to Spark's JVM is lost", why=why, next="run the job again")
 
@@ -170,7 +170,7 @@ def _not_started(error: Exception, words: str) -> ExactsinkError:
     what = "Spark's JVM did not start"
     refused = isinstance(error, OSError) and not isinstance(error, ConnectionError)  # else it began, and is gone
     if not refused and (not words or "Killed" in words):
-        why = words or "it ended without a word, as the kernel ends what takes too much memory"
+        why = words or "it ended without output, which happens when the kernel kills a process for lack of memory"
         return Retryable(what, why=why, next="free memory, or lower spark.driver.memory; then start the job again")
     return ConfigError(what, why=words or str(error), next=_fix(words or str(error)))
 

@@ -25,8 +25,8 @@ _GONE = "org.apache.kafka.common.errors.UnknownTopicOrPartitionException"
 def with_isolation(source: SourceSection) -> Mapping[str, str | float | bool]:
     """Return a source's options; Kafka's with `read_committed`, unless they say otherwise.
 
-    Kafka's own default hands out rows of transactions that were, or will be, aborted: those of another exactsink job's
-    undecided epochs, say.
+    Kafka's own default hands out rows of transactions that were, or will be, aborted, for example of another job's
+    undecided epochs.
     """
     if source.format != "kafka" or any(key.lower() == _ISOLATION for key in source.options):
         return source.options
@@ -41,7 +41,7 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
         return Fatal(
             "the source's topic lacks rows that the checkpoint has still to read",
             why=f"retention or a person deleted them, or the topic was made again; Spark says: {lost}",
-            next='if they are gone for good: options = { failOnDataLoss = "false", ... } in [source] goes on with what '
+            next='if they are lost: options = { failOnDataLoss = "false", ... } in [source] goes on with what '
             "is left, and no sink ever gets them; if the topic was made again: a new checkpoint, and "
             "`exactsink adopt JOB.toml`",
         )
@@ -55,8 +55,8 @@ def source_error(error: Exception) -> Fatal | Retryable | None:
     gone = next((line for line in lines if _GONE in line), None)
     if gone is not None:
         return Retryable(
-            "Kafka has not the topic, or a partition of it, that the source reads",
+            "Kafka lacks the topic that the source reads, or one of its partitions",
             why=gone,
-            next="see what there is: kafka-topics.sh --bootstrap-server ... --list",
+            next="list the topics: kafka-topics.sh --bootstrap-server ... --list",
         )
     return None

@@ -194,7 +194,7 @@ class _Width:
             yield batch
 
 
-@cache  # once a process: to ask gc whether it was done takes 10 ms, as it counts
+@cache  # once a process: a check by gc takes 10 ms, because it counts
 def _freeze_imports() -> None:
     """Keep what is imported by now from the collections that pyspark asks for after every task, 50 ms for nothing."""
     gc.freeze()

@@ -40,8 +40,8 @@ from exactsink.spark.routes import Passes, Route
 __all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]
 
 _INSTALL = (
-    "see that every executor has exactsink with the backends' extras (pip install 'exactsink[...]') for that Python, "
-    "and what the config wants of its environment"
+    "check that every executor has exactsink with the backends' extras (pip install 'exactsink[...]') for that Python, "
+    "and the environment variables that the config names"
 )
 
 

@@ -59,7 +59,7 @@ class Query:
 
     @property
     def name(self) -> str:
-        """The job's name, which is the query's in Spark, too."""
+        """The job's name, which is also the query's name in Spark."""
         return self._streaming.name
 
     @property
@@ -69,7 +69,7 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the query does now, as Spark reports it."""
+        """The query's present work, as Spark reports it."""
         return self._streaming.status
 
     @property
@@ -100,14 +100,14 @@ class Query:
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ConfigError(
                 f"awaitTermination takes a number of seconds above 0, and got {timeout!r:.40}",
-                next="query.awaitTermination(10); or query.isActive, which waits for nothing",
+                next="query.awaitTermination(10); or query.isActive, which returns at once",
             )
         waiting: Any = timeout
         with self._ours():
             return self._streaming.awaitTermination(waiting)
 
     def exception(self) -> BaseException | None:
-        """Return what ended the query, as `awaitTermination` raises it; None while it runs, or where nothing did."""
+        """Return the error that ended the query, as `awaitTermination` raises it; None while it runs or if none did."""
         error = self._streaming.exception()
         return None if error is None else query_error(self._epochs.failure, error)
 
@@ -131,7 +131,7 @@ class Query:
     def stop(self) -> None:
         """Stop the query after the epoch that runs, once Spark has recorded it. Returns when it has ended. Idempotent.
 
-        The next start has nothing to repeat. To end it in the middle of an epoch is right, too: kill the process.
+        The next start has nothing to repeat. It is also safe to end it in the middle of an epoch: kill the process.
         """
         self._epochs.ending = True
         while self.isActive and self.is_in_epoch():
@@ -184,5 +184,5 @@ class Query:
         return "its JVM is gone"
 
     def _is_quiet(self) -> bool:
-        """Return whether Spark waits: for its next trigger, or in a batch that is not begun."""
+        """Return whether Spark waits for its next trigger, or in a batch that has not begun."""
         return self._epochs.is_parked() or not self.status["isTriggerActive"]

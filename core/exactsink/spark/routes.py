@@ -50,7 +50,7 @@ class Passes:
         return self._route is not None
 
     def fits(self, frame: DataFrame) -> bool:
-        """Return whether a frame has this schema; batches of one query have, and needn't be analyzed anew."""
+        """Return whether a frame has this schema; batches of one query have, and needn't be analyzed again."""
         return frame.schema == self._schema
 
     def schemas(self) -> Mapping[str, pa.Schema]:
@@ -128,9 +128,9 @@ class BatchWrite:
             return self._passes.write(self._frames, plan)
 
     def close(self) -> None:
-        """Let go of what was kept of the batch."""
+        """Release what was kept of the batch."""
         kept, self._kept = self._kept, None
-        if kept is not None and not is_remote():  # there it goes with the client's last reference
+        if kept is not None and not is_remote():  # there it ends with the client's last reference
             forget_checkpoint(kept)
 
     def _hold(self) -> None:

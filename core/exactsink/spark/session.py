@@ -45,7 +45,7 @@ def make_session(config: JobConfig) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
         os.environ["LC_ALL"] = "C.UTF-8"  # Java takes it by its word: a path beyond ASCII would not be there
-    for name in REPEATING:  # they repeat, at length, what is raised here
+    for name in REPEATING:  # they repeat the raised error at length
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_repeat)
     search_in(config.job.modules)
@@ -110,7 +110,7 @@ def _refused_source(source: SourceSection, error: Exception) -> ConfigError:
         near = nearest(source.format, (*_FORMATS, *_MODULES))
         fix = f'fix [source] format{near}; or name the package that has it: [spark] packages = ["{package}"]'
     elif "Schema must be specified" in why:
-        fix = 'say it: [source] schema = "id BIGINT, name STRING"'
+        fix = 'name it: [source] schema = "id BIGINT, name STRING"'
     return ConfigError("Spark refuses the source or its transform", why=why, next=fix)
 
 

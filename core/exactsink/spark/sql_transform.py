@@ -32,7 +32,7 @@ class SqlTransform:
         query = self.query.strip().rstrip(";")
         frame.createOrReplaceTempView(_NAME)
         try:
-            check_query(session, query)  # sql() would run a command, DROP say
+            check_query(session, query)  # sql() would run a command, for example DROP
             made = session.sql(query)
         except AnalysisException as error:
             raise ConfigError(

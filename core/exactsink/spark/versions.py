@@ -83,7 +83,7 @@ def check_jvm(gateway: Any) -> None:
     if float(java) >= 24 and _version() < OLDEST_OF_JAVA_24:
         raise ConfigError(
             f"Spark {pyspark.__version__} does not run on Java {java}",
-            why="its Hadoop asks for what Java 24 has no more: getSubject is not supported",
+            why="its Hadoop calls getSubject, which Java 24 and newer do not support",
             next=f"name a Java 17 in JAVA_HOME; or take Spark {_spelled(OLDEST_OF_JAVA_24)} or newer",
         )
 
@@ -99,7 +99,7 @@ def _numbers(version: str) -> tuple[int, int]:
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Return the schema in which a frame's rows come to a Python task. Runs nothing. Raises ConfigError.
+    """Return the schema in which a frame's rows reach a Python task. Runs nothing. Raises ConfigError.
 
     Moments have the session's time zone; before 4.3 pyspark's own function leaves them in UTC.
     """
@@ -111,7 +111,7 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     except ValueError as error:  # of `array()`, for example
         kinds = [f"{field.name} {field.dataType.simpleString()}" for field in frame.schema.fields]
         void = ", ".join(kind for kind in kinds if "void" in kind) or ", ".join(kinds)
-        fix = "cast them in the frame, with CAST(array() AS ARRAY<STRING>) say"
+        fix = "cast them in the frame, for example with CAST(array() AS ARRAY<STRING>)"
         raise ConfigError(f"rows with these columns can't leave the JVM: {void}", why=str(error), next=fix) from error
 
 
@@ -160,7 +160,7 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 
 def forget_checkpoint(frame: DataFrame) -> None:
-    """Let go of the rows of a frame that `localCheckpoint` gave; no call of Spark's does."""
+    """Release the rows of a frame that `localCheckpoint` gave; no call of Spark's does."""
     frame._jdf.queryExecution().logical().rdd().unpersist(False)
 
 
@@ -179,15 +179,15 @@ def check_query(session: SparkSession, query: str) -> None:
 def launch_jvm(conf: SparkConf, output: int) -> Any:
     """Start a JVM that prints into `output`; return the gateway to it, whose `proc` is its process.
 
-    It is in a session of its own: a signal to the driver's process group, or a terminal that is closed, is the driver's
-    to hear, which ends its epoch first.
+    It is in a session of its own: a signal to the driver's process group, or a terminal that is closed, reaches only
+    the driver, which ends its epoch first.
     """
     launched: Any = launch_gateway  # has no types
     return launched(conf, {"stdout": output, "stderr": output, "start_new_session": True})
 
 
 def keep_quiet(session: SparkSession) -> None:
-    """Let Spark's server for accumulators print nothing of a JVM that is gone: who calls that JVM hears it."""
+    """Let Spark's server for accumulators print nothing of a JVM that is gone: a call to that JVM raises the error."""
     context: Any = session.sparkContext
     server = context._accumulatorServer
 

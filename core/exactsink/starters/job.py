@@ -33,7 +33,7 @@ def write_first_job(folder: str, name: str, source: str = "files", targets: Sequ
         contents[place / "incoming" / "orders-1.csv"] = _ROWS
     write_new(contents, "exactsink init ANOTHER_FOLDER")
     if variables := sorted(set(re.findall(r"\$\{(\w+)", text))):
-        print(f"  set, where job.toml has no default, or another one than you want: {', '.join(variables)}")
+        print(f"  set, where job.toml has no default, or a default that you do not want: {', '.join(variables)}")
     print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
 
 

@@ -4,7 +4,7 @@ The conformance kit plays every scenario on a plugin's own target: a `Conformanc
 test class that inherits from `ConformanceSuite` (it needs pytest), or `exactsink conformance NAME`, does the rest.
 
 Beneath it, `run_scenario` plays driver runs over a script of batches, each driver run with a fault or without, and
-hands back a report of what each driver run came to.
+hands back a report of the result of each driver run.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -104,7 +104,7 @@ class Context:
             raise Broken(f"{what} never fired: the driver run ended {code}")
 
     def woken(self, pid: int) -> None:
-        """Let a stopped driver go on to its end: it finds that it is fenced, or starts anew and finishes the job."""
+        """Let a stopped driver go on to its end: it finds that it is fenced, or starts again and finishes the job."""
         wake(pid)
         code = ended(pid)
         if code not in (0, Fenced.exit_code):

@@ -32,19 +32,19 @@ class Fault:
 
 
 class Trigger(Protocol):
-    """Hears a driver run's events and its participants' probes."""
+    """Receives a driver run's events and its participants' probes."""
 
     def __call__(self, event: Event) -> None:
-        """Hear an event of the driver."""
+        """Receive an event of the driver."""
         ...
 
     def probe(self, point: str, edge: str, epoch: int | None) -> None:
-        """Hear a point that a participant reached."""
+        """Receive a point that a participant reached."""
         ...
 
 
 class FaultTrigger:
-    """Fires one fault once, over all processes that share its mark file. Hears events, and participants' probes."""
+    """Fires one fault once, over all processes that share its mark file. Receives events, and participants' probes."""
 
     def __init__(self, fault: Fault, mark: Path) -> None:
         self._fault = fault

@@ -67,6 +67,6 @@ def _plain(committable: Committable, folder: Path) -> dict[str, Any]:
 
 def _committable(fields: dict[str, Any], folder: Path) -> Committable:
     txn = Txn.parse(fields["txn"])
-    assert txn is not None, f"{fields['txn']} is no participant's id"
+    assert txn is not None, f"{fields['txn']} is not a participant's id"
     payload = fields["payload"].replace(_FOLDER, str(folder)).encode("utf-8", "surrogateescape")
     return Committable(txn, fields["rows"], payload, fields["version"], store_ref=fields["store_ref"])

@@ -45,7 +45,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a scenario. `why` says what is wrong, or which capability is missing; `faults` names what fired."""
+    """The result of a scenario. `why` says what is wrong, or which capability is missing; `faults` names what fired."""
 
     scenario: str
     outcome: Literal["passed", "failed", "skipped"]

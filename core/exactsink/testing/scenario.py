@@ -17,7 +17,7 @@ __all__ = ["ScenarioReport", "in_doubt", "run_scenario"]
 
 @dataclass(frozen=True, slots=True)
 class ScenarioReport:
-    """What a scenario came to. `problems` is empty when the framework's part of the promise held.
+    """The result of a scenario. `problems` is empty when the framework's part of the promise held.
 
     `exits` are the driver runs' exit codes in the order of their starts, a signal as its negative number; `in_doubt`
     counts the participants that a sink still holds at the end.

@@ -77,7 +77,7 @@ class Session:
     def prepare(
         self, epoch: int, partitions: Sequence[pa.Table], run: Callable[[Callable[[], Any]], Any] = run_here
     ) -> list[Committable]:
-        """Open an epoch, then write and pre-commit each partition; `run` makes each call, in another process say."""
+        """Open an epoch, then write and pre-commit each partition; `run` makes each call, often in another process."""
         ticket: bytes = run(partial(self.open, epoch, partitions[0].schema))
         return [run(partial(self.write, epoch, number, ticket, rows)) for number, rows in enumerate(partitions)]
 
@@ -99,7 +99,7 @@ class Session:
         return self.with_committer(lambda committer: committer.mark())
 
     def put_birth(self) -> Mark:
-        """Put the birth of the context's lineage, and return the mark that stands."""
+        """Put the birth of the context's lineage, and return the target's mark."""
         return self.with_committer(lambda committer: committer.put_birth())
 
     def trim_marks(self) -> None:

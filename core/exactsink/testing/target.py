@@ -35,13 +35,13 @@ class ConformanceTarget(ABC):
 
     @abstractmethod
     def backend(self, folder: Path) -> Backend:
-        """Make a fresh target, its table say, and give a backend that writes there. Called once in a scenario."""
+        """Make a fresh target, for example its table, and return a backend that writes there. Called once."""
 
     @abstractmethod
     def applied(self, folder: Path) -> Counter[int]:
         """Count how often each id was applied to the target, as its readers see it; nothing where there is no target.
 
-        Count applications, never the last write only: let triggers log every change of a table, say. Called at any
+        Count applications, never only the last write: triggers may log each change of a table. Called at any
         moment, also while a driver is stopped before a decision or inside a commit.
         """
 
@@ -50,7 +50,7 @@ class ConformanceTarget(ABC):
         return str(folder / "staging")
 
     def job_prefix(self, folder: Path) -> str:
-        """Return what the names of the scenario's jobs begin with, `abc123-` say; at most 20 characters.
+        """Return what the names of the scenario's jobs begin with, for example `abc123-`; at most 20 characters.
 
         Scenarios are played side by side. Needed where several of them meet in one store that lists work by its name.
         """

@@ -1,1 +1,1 @@
-"""What backends share, ours and others': each would else write it anew. A plugin may import it, beside the contract."""
+"""What all backends share, so that none writes it again. A plugin may import it, beside the contract."""

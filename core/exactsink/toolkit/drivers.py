@@ -14,7 +14,7 @@ def missing(modules: Iterable[str]) -> str:
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # a driver whose own library is missing raises what it likes
+        except Exception as error:  # a driver without its library raises any error
             if isinstance(error, ModuleNotFoundError) and error.name == module:
                 absent.append(module)
             else:

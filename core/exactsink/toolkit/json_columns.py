@@ -58,8 +58,7 @@ def check_map_keys(schema: pa.Schema) -> None:
         if bad is not None:
             raise ConfigError(
                 f"column {field.name} holds a map with keys of type {bad}, which Spark writes as no JSON text",
-                next="make them strings in the frame, with "
-                f"transform_keys({quoted_name(field.name)}, (k, v) -> ...) say",
+                next=f"make them strings in the frame, with transform_keys({quoted_name(field.name)}, (k, v) -> ...)",
             )
 
 

@@ -52,7 +52,7 @@ class Period:
 
 
 class Recent:
-    """Hear a stream's events and keep its periods. The file is written whole, at times; what fails is written later."""
+    """Receive a stream's events, keep its periods. The file is written whole, at times; a failed write is repeated."""
 
     def __init__(self, history: JobHistory) -> None:
         self._history = history

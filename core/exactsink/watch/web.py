@@ -29,7 +29,7 @@ def place_of(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not (port.isdecimal() and port.isascii() and int(port) < 65536):
         raise ConfigError(
-            f"{text!r} is no port", why="--web takes PORT or HOST:PORT", next="exactsink watch JOB.toml --web 8080"
+            f"{text!r} is not a port", why="--web takes PORT or HOST:PORT", next="exactsink watch JOB.toml --web 8080"
         )
     return host.strip("[]") or "127.0.0.1", int(port)
 

@@ -230,7 +230,7 @@ class XaCommitter(Committer):
         return [Committed() if c.ref in done & proven else _resolved(c.ref, proven, done, seen) for c in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        doing = f"look how epoch {epoch} stands in table {self._options.table}"
+        doing = f"check how epoch {epoch} ended in table {self._options.table}"
         with self._using(doing) as session:
             seen = self._seen(session, doing)
             held = self._branches(session, committables)  # in this order, as in `commit`
@@ -369,4 +369,4 @@ def _resolved(
         )
     if seen is not None:
         return Lost(f"{ref} is not prepared, and left no mark; the target stands at {seen}")
-    return Unknown(f"{ref} is not prepared, and nothing in the target says what became of it")
+    return Unknown(f"{ref} is not prepared, and nothing in the target shows its outcome")

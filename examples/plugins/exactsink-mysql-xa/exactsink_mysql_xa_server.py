@@ -34,7 +34,7 @@ _NO_TABLE, _NO_BRANCH = 1146, 1397
 _GONE = (_NO_BRANCH, 1402, 1613, 1614)  # no such branch; or the server had rolled it back
 _PASSING = {
     **dict.fromkeys((1040, 1203, 1226), "see how many connections the server and the user may have"),
-    **dict.fromkeys((1053, 1927, 2002, 2003, 2006, 2013, 2014, 4031), "see that the server runs"),
+    **dict.fromkeys((1053, 1927, 2002, 2003, 2006, 2013, 2014, 4031), "check that the server runs"),
     **dict.fromkeys((1021, 1114, 1180), "free space on the server's disk"),
     **dict.fromkeys((1290, 1836), "see whether the server is read-only: a replica, say"),
     **dict.fromkeys((1317, 1969, 3024), "see who ends statements: max_statement_time, say"),

@@ -71,11 +71,11 @@ def test_what_a_plain_writer_does_not_give_is_refused_by_name(tmp_path: Path, fe
     made = DeltaTable.create(tmp_path / "table", ROWS)
     made.alter.add_feature(getattr(TableFeatures, feature), allow_protocol_versions_increase=True)
     name = feature[0].lower() + feature[1:]
-    assert found(tmp_path) == [f"error: the table asks its writers for {name}"]
+    assert found(tmp_path) == [f"error: the table requires this of its writers: {name}"]
 
 
 def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path) -> None:
-    assert found(tmp_path, create=False) == [f"error: {tmp_path / 'table'} is no Delta table"]
+    assert found(tmp_path, create=False) == [f"error: {tmp_path / 'table'} is not a Delta table"]
     (tmp_path / "table" / "_exactsink").mkdir(parents=True)
     assert found(tmp_path) == []
     (tmp_path / "table" / "rows.parquet").touch()
@@ -111,7 +111,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
         table(tmp_path).alter.set_table_properties({f"delta.{key}Duration": "interval 2 days"})
     table(tmp_path).alter.add_constraint({"positive": "id > 0"})
     assert [line.split(" is ")[0] for line in found(tmp_path, fitting)] == [
-        "error: the table asks its writers for delta.constraints.positive",
+        "error: the table requires this of its writers: delta.constraints.positive",
         "error: delta.setTransactionRetentionDuration",
         "warning: delta.logRetentionDuration",
         "warning: delta.deletedFileRetentionDuration",
@@ -148,8 +148,8 @@ def test_rows_that_a_column_cannot_hold_are_found_one_by_one(tmp_path: Path) -> 
     rules = sink.with_committer(lambda committer: committer.row_rules(loose))
     [batch] = given.to_batches()
     bad = dict(sink.backend.validator(loose, rules).bad_rows(batch))
-    assert {row: why.split()[0] for row, why in bad.items()} == {1: "column", 2: "an"}
-    for row, why in ((1, "NOT NULL"), (2, "empty text is NULL")):
+    assert {row: why.split()[0] for row, why in bad.items()} == {1: "column", 2: "Delta"}
+    for row, why in ((1, "NOT NULL"), (2, "empty text")):
         with pytest.raises(Fatal, match=why):
             sink.prepare(0, [given.slice(row, 1)])
 

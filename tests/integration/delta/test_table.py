@@ -297,12 +297,12 @@ def test_what_rows_cannot_replace_is_refused(tmp_path: Path) -> None:
     entry.write_text(entry.read_text().replace("kind=k/", "kind=ü/"))  # as Spark spells it
     (line,) = found(tmp_path / "other", **replacing)
     assert line.startswith("error: deltalake cannot remove file kind=ü/")
-    assert found(tmp_path, **replacing) == ["error: the table has no partitions that could be overwritten"]
+    assert found(tmp_path, **replacing) == ["error: the table has no partitions to overwrite"]
     assert found(tmp_path, **replacing, partition_by=("kind",)) == []
     write_deltalake(tmp_path / "table", rows(1), configuration={"delta.appendOnly": "true"})
     assert found(tmp_path, **replacing) == [
-        "error: the table has no partitions that could be overwritten",
-        "error: the table lets nobody remove rows (delta.appendOnly)",
+        "error: the table has no partitions to overwrite",
+        "error: the table forbids removing rows (delta.appendOnly)",
     ]
     with pytest.raises(contract.PreflightError, match="no partitions"):
         session(tmp_path, **replacing).open(0, ROWS)

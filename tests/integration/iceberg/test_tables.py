@@ -185,7 +185,7 @@ def test_a_run_that_overwrites_replaces_the_partitions_of_its_rows_in_one_snapsh
 def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) -> None:
     assert found(lake, create=False) == ["error: the catalog has no table shop.orders"]
     assert "error: Iceberg can't have a table for these rows" in found(lake, pa.schema([("x", pa.duration("s"))]))[0]
-    assert "is no partition" in found(lake, partition_by=("day(",))[0]
+    assert "is not a partition" in found(lake, partition_by=("day(",))[0]
     assert "y is" in found(lake, partition_by=("amount",))[0].replace("amount: identity of amount", "y is")
     catalog = lake.catalog()
     catalog.create_namespace("shop")
@@ -193,7 +193,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     by = SortOrder(SortField(1, IdentityTransform()))
     catalog.create_table("shop.orders", strict, sort_order=by, properties={"write.format.default": "avro"})
     assert found(lake, pa.schema([("kind", pa.string())])) == [
-        "error: the table asks its writers for avro",
+        "error: the table requires this of its writers: avro",
         "error: column kind is string, the table's is int32",
         "error: the rows have no column id",
     ]

@@ -77,7 +77,7 @@ def test_a_group_with_members_keeps_its_offsets_and_the_error_says_why(
     consumer = member(kafka, group, topic, protocol)
     try:
         consumer.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
-        with pytest.raises(Retryable, match="consumers are members of this group") as refused:
+        with pytest.raises(Retryable, match="the group has consumers") as refused:
             report_offsets(admin, group, [json.dumps({topic: {"0": 5}})])
         assert f"group {group}" in refused.value.what
         assert "--members" in refused.value.next
@@ -92,7 +92,7 @@ def test_a_source_of_another_cluster_is_named_and_the_others_offsets_stand(
     kafka: Kafka, admin: KafkaAdminClient, group: str
 ) -> None:
     topic, elsewhere = kafka.new_topic("orders", 1), f"elsewhere-{uuid.uuid4().hex}"
-    with pytest.raises(Retryable, match="the source reads from another one") as refused:
+    with pytest.raises(Retryable, match="no such topic or partition") as refused:
         report_offsets(admin, group, [json.dumps({topic: {"0": 5}, elsewhere: {"0": 6}})])
     assert f"{elsewhere}/0" in refused.value.what
     assert f"{topic}/0" not in refused.value.what

@@ -54,7 +54,7 @@ def test_a_broker_put_back_from_a_backup_stops_the_job_and_no_row_comes_twice(tm
         with pytest.raises(InDoubtError, match=r"its target holds epoch 0 .*, the journal expects epoch 2") as stopped:
             driver.run(3)
         assert stopped.value.exit_code == 3
-        assert "the target went back in time, and lacks rows of epochs 1 to 2" in str(stopped.value)
+        assert "the target is an older copy, and lacks rows of epochs 1 to 2" in str(stopped.value)
         assert driver.site.values() == [b"0"]
 
 
@@ -78,5 +78,5 @@ def test_a_topic_that_is_made_again_under_a_running_query_stops_it_at_the_next_e
 
     with pytest.raises(InDoubtError, match="its target holds no mark, the journal expects epoch 0") as stopped:
         Again(site, driver.folder).run(0, 1)
-    assert "put back or replaced" in stopped.value.why
+    assert "its mark is gone" in stopped.value.why
     assert site.values() == []

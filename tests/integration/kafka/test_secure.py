@@ -110,7 +110,7 @@ def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
 def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, topic: str) -> None:
     found = check(secured(site, "reader", topic=topic), context("none"))
     assert [finding.severity for finding in found] == ["error", "error", "warning", "error"]
-    subjects = ["may not know whether there is one", "none.orders.", "brokers' settings", "group exactsink.none.orders"]
+    subjects = ["may not see whether it exists", "none.orders.", "brokers' settings", "group exactsink.none.orders"]
     assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 4
     fixes = ["Write --operation Read --operation Describe --topic", "--transactional-id", "--cluster", "Read --group"]
     assert [fix in finding.fix for fix, finding in zip(fixes, found, strict=True)] == [True] * 4
@@ -130,13 +130,13 @@ def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, 
         ({"bootstrap_servers": "127.1:{port}"}, "the certificate of 127.1:{port} is for another name"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None},
-            "talks TLS, security_protocol is SASL_PLAIN",
+            "expects TLS, security_protocol is SASL_PLAIN",
         ),
         (
             {"bootstrap_servers": "127.1:{port}", "ssl_check_hostname": False, "sasl_password": "wr0ng-Pa55"},
             "refused to log in 'writer'",
         ),
-        ({"bootstrap_servers": "{plain}"}, "{plain} talks no TLS, security_protocol is SASL_SSL"),
+        ({"bootstrap_servers": "{plain}"}, "{plain} has no TLS, security_protocol is SASL_SSL"),
     ],
 )
 def test_what_keeps_a_client_out_is_reported_by_its_cause(
@@ -154,7 +154,7 @@ def test_what_keeps_a_client_out_is_reported_by_its_cause(
 
 def test_a_client_without_a_login_is_reported_that_the_listener_may_want_one(site: SecureKafka, topic: str) -> None:
     options = {"bootstrap_servers": site.bootstrap, "security_protocol": "SSL", "ssl_ca_location": str(site.ca)}
-    with pytest.raises(Retryable, match="SSL has no login, perhaps it wants one"):
+    with pytest.raises(Retryable, match="SSL has no login; the listener may want one"):
         check(options | {"topic": topic}, patience=0.5)
 
 

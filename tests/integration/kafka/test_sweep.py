@@ -45,9 +45,9 @@ def test_refs_of_other_jobs_and_sinks_are_refused_before_anything_is_done(partic
     """The conformance kit has other jobs' transactions stand there."""
     job, mine = participants.job, participants.vote(7, "ours", "ours")
     for name in (f"{job}.other.g1-ab.s0", f"{job}x.out.g1-ab.s0", f"{job}.out.g1-ab.s00", "abc"):
-        with pytest.raises(ValueError, match="is no participant of sink out of job"):
+        with pytest.raises(ValueError, match="is not a participant of sink out of job"):
             participants.session.abort(of_ref(mine.ref), of_ref(f"{name}/1/0"))
-    with pytest.raises(ValueError, match="is no transaction's ref"):
+    with pytest.raises(ValueError, match="is not a transaction's ref"):
         participants.session.abort(of_ref(mine.ref), of_ref("no ref at all"))
     assert participants.commit(mine) == ["Committed"]
 

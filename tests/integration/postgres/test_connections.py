@@ -105,7 +105,7 @@ def test_a_password_may_come_from_conninfo_a_passfile_or_the_environment(
         ({"password": SECRET + "x"}, Fatal, "password authentication failed", "right user and password"),
         ({"user": "nobody-here"}, Fatal, "password authentication failed", "right user and password"),
         ({"dbname": "no-such"}, Fatal, 'database "no-such" does not exist', "make the database"),
-        ({"port": "1"}, Retryable, "Connection refused", "see that the server is up"),
+        ({"port": "1"}, Retryable, "Connection refused", "check that the server is up"),
         ({"service": "unheard-of"}, Fatal, "not found", "service file"),
         ({"sslmode": "sometimes"}, Fatal, "invalid sslmode value", "fix conninfo"),
     ],
@@ -171,7 +171,7 @@ def test_what_is_no_connection_string_is_refused_without_repeating_it(site: Site
         site.options(conninfo)
     texts = [str(caught.value), repr(caught.value), *traceback.format_exception(caught.value)]
     assert not [text for text in texts if SECRET in text]
-    assert "no libpq connection string" in texts[0]
+    assert "not a libpq connection string" in texts[0]
 
 
 # Service files and libpq's environment

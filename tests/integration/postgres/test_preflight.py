@@ -147,7 +147,7 @@ def test_a_lost_session_is_no_finding(shop: PostgresServer) -> None:
     options = PostgresOptions.model_validate({"conninfo": shop.conninfo("shop"), "table": "flights"})
     with options.server.connect("preflight") as connection:
         shop.execute(f"SELECT pg_terminate_backend({connection.info.backend_pid}, 10000)")
-        with pytest.raises(Retryable, match="ask the server for its version"):
+        with pytest.raises(Retryable, match="query the server for its version"):
             list(findings(options, context(), connection, ROWS, 1))
 
 

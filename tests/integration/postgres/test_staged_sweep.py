@@ -48,7 +48,7 @@ def test_what_is_undecided_goes_with_its_table_and_its_session_and_no_one_elses(
         writer.pre_commit()
     for foreign, votes in theirs:
         assert foreign.commit(1, votes) == ["Committed"]
-    with pytest.raises(ValueError, match="no participant of sink out"):
+    with pytest.raises(ValueError, match="not a participant of sink out"):
         sink.abort(theirs[0][0].txn(1))
 
 

@@ -29,7 +29,7 @@ def test_outcomes_come_in_the_order_of_the_committables_and_one_that_is_gone_sto
     assert branches.ids() == [0, 2, 3, 4, 5]
     lost = outcomes[1]
     assert isinstance(lost, Lost)
-    for named in (epoch[1].txn.id, "the target stands at epoch 0"):
+    for named in (epoch[1].txn.id, "the target's mark is epoch 0"):
         assert named in lost.evidence
 
 

@@ -117,7 +117,7 @@ def test_names_that_look_alike_and_other_databases_are_neither_listed_nor_touche
         assert branches.sweep() == [mine]
         for ref in (theirs[0], *foreign):
             own = branches.prepare(3, 40)
-            with pytest.raises(ValueError, match="no participant of sink out"):
+            with pytest.raises(ValueError, match="not a participant of sink out"):
                 branches.session.abort(InDoubt.of(own.txn), InDoubt(ref, 1, TOKEN))
             branches.end("ROLLBACK", own.txn.id)
         branches.session.abort(InDoubt(theirs[1], 5, TOKEN))  # this name is this sink's, but in another database

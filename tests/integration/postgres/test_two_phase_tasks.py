@@ -185,7 +185,7 @@ def test_a_task_in_another_database_than_the_driver_is_refused(branches: Branche
 @pytest.mark.parametrize("name", ["x', 'y", "*/ DROP TABLE t; /*"])
 def test_a_name_that_is_no_participants_gets_into_no_statement(branches: Branches, name: str) -> None:
     ticket = branches.table().ticket()
-    with pytest.raises(ValueError, match="no participant's name"):
+    with pytest.raises(ValueError, match="not a participant's name"):
         branches.writer(Txn(name, 0, "out", 1, "aa", 0, 0), ticket)
 
 

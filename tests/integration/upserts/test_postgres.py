@@ -291,7 +291,7 @@ def test_a_table_has_one_sink_that_writes_it_directly(sink: Sink) -> None:
     with pytest.raises(LineageError, match="belongs to sink out of job"):
         other.open_epoch(1, _ROWS, 1)
     sink.run(error.fix.partition("run: ")[2])
-    with pytest.raises(Refused, match="set free by hand"):
+    with pytest.raises(Refused, match="table's owner record"):
         late.pre_commit()
     other.open_epoch(1, _ROWS, 1)
     other.close()

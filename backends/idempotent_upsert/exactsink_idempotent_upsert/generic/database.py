@@ -1,6 +1,6 @@
 """Any other database with a SQLAlchemy dialect: portable SQL, in one transaction with the marker. Strategy staged only.
 
-Rows go into a temporary table, then DELETE, UPDATE and INSERT of what each key comes to. Of two drivers the marker lets
+Rows go into a temporary table, then DELETE, UPDATE and INSERT of each key's final row. Of two drivers the marker lets
 one through: it is replaced on condition that it is the one that was read, so that the second of them finds it changed
 and rolls back.
 """
@@ -56,7 +56,7 @@ class GenericDatabase(SqlDatabase):
             return None
         said = str(getattr(error, "orig", error))
         if isinstance(error, (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)):
-            return Refusal(True, said, "see that it runs")
+            return Refusal(True, said, "check that it runs")
         return Refusal(False, said, f"fix table {self.table.name}")
 
     @contextmanager

@@ -106,7 +106,7 @@ class GenericQuestions(SchemaQuestions):
         doubled = rows.group_by(*names).having(sa.func.count() > 1).limit(1)
         if self.fits(schema) and self._connection.execute(doubled).first():
             keys = ", ".join(self._table.keys)
-            message = f"table {self._table.name} has more than one row of a key, as it compares {keys}"
+            message = f"table {self._table.name} has more than one row of a key, by its comparison of {keys}"
             yield Finding("error", message, "leave one row of each key in the table")
         if self.listed and not any(map(self.is_over_the_keys, self.keyed)):
             message = f"table {self._table.name} has no PRIMARY KEY or UNIQUE constraint over exactly the keys"

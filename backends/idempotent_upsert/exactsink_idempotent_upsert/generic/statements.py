@@ -140,7 +140,7 @@ class EpochRows:
         return self._connection.execute(query).scalar() == 2
 
     def _fold(self, rows: str) -> None:
-        """Take each key's rows in turn, where each one counts, outside of the table: only what they come to goes in.
+        """Take each key's rows in turn, where each one counts, outside of the table: only their result goes in.
 
         A key that is not there yet starts as its first row. What a row makes of the one before it is of the columns'
         own types, as the query for the first state has them.

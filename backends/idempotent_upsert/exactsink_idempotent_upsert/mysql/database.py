@@ -44,7 +44,7 @@ _PASSING = {
     "see max_statement_time": (1969,),
     "see max_execution_time": (3024,),
     "see wait_timeout": (4031,),
-    "see that the server runs": (2002, 2003, 2006, 2013),
+    "check that the server runs": (2002, 2003, 2006, 2013),
 }
 """What to look at, by the codes of what may go well later."""
 
@@ -52,10 +52,10 @@ _OUT_OF_RANGE = 1690  # so a statement ends that meets a row which it must not c
 _NO_TABLE, _TOO_LARGE = 1146, 1153
 _HINTS = {
     _TOO_LARGE: "raise max_allowed_packet",
-    1292: "see what type the column has",
+    1292: "check the column's type",
     1364: "give the column a default, or select it into this sink",
-    1406: "see how long the column may be",
-    1452: "a row refers to one that is not there: let this sink commit `after` the one that writes it",
+    1406: "check the column's length",
+    1452: "a row refers to one that does not exist: let this sink commit `after` the one that writes it",
     1665: "set binlog_format to MIXED or ROW",
 }
 _MODE = (
@@ -132,10 +132,10 @@ class MysqlDatabase(SqlDatabase):
             return Refusal(True, said, look)
         fix = _HINTS.get(code, f"fix table {self.table.name}")
         if code == _NO_TABLE and MARKER_TABLE in str(text):
-            fix = "bring back the database that the epoch was opened on"
+            fix = "restore the database that the epoch was opened on"
         if code == _OUT_OF_RANGE:
-            said = "a row has what another key's row has in a second unique index"
-            fix = "change the rows that have the same values there, or drop the index"
+            said = "a row has the same values in a second unique index as a row with another key"
+            fix = "change one of the two rows, or drop the index"
         return Refusal(False, said, fix)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:

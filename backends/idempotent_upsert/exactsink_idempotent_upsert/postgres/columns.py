@@ -1,6 +1,6 @@
 """PostgreSQL's options out of a sink's: the URL for libpq, and which of a table's columns the rows go into.
 
-The driver looks, tasks hear of it by the ticket.
+The driver looks, tasks get it by the ticket.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def own_options(url: str, table: Table, wait_seconds: float, staging_schema: str
 def choose(
     session: psycopg.Connection, options: pg.PostgresOptions, sink: str, table: Table, schema: pa.Schema
 ) -> Chosen:
-    """Make or widen the table as the options say, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
+    """Make or widen the table as the options require, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
     for finding in named_findings(table, schema):
         raise Fatal(f"sink {sink}: {finding.message}", next=finding.fix)
     return _chosen(pg.ensure_table(session, options, sink, held_in(table, schema), table.keys), table, schema)

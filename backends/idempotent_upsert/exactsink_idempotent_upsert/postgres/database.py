@@ -355,7 +355,7 @@ class PostgresDatabase(Database):
         return self._sink.marks(self._connection, schema)
 
     def _make(self, schema: pa.Schema) -> pg.Marks:
-        """Make or widen the table as the options say; return the marks beside it."""
+        """Make or widen the table as the options require; return the marks beside it."""
         self._chosen = choose(self._connection, self._own, self._sink.ctx.sink, self.table, schema)
         self._schema = self._chosen.table.schema
         return self._marks(self._schema)

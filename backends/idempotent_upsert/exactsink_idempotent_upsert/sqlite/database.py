@@ -76,7 +76,7 @@ class SqliteDatabase(SqlDatabase):
             return Refusal(True, said, look)
         fix = f"fix table {self.table.name} in {self.path} (or the file)"
         if f"no such table: {MARKER_TABLE}" in said:
-            fix = f"bring back the database that the epoch was opened on, or run: {made(MARKER_TABLE, _KINDS)};"
+            fix = f"restore the database that the epoch was opened on, or run: {made(MARKER_TABLE, _KINDS)};"
         elif said == "integer overflow" and self.table.expressions:
             names = ", ".join(dict(self.table.expressions))
             fix = f"change `set` of {names}, as a sum leaves 64 bits there"

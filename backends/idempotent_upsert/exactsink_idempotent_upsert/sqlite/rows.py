@@ -134,7 +134,7 @@ class Changes:
             raise self._dropped("kept a row that a decided epoch deletes")
 
     def check_kept(self, done: int, given: int, rows: Callable[[], Iterable[Sequence[Any]]]) -> None:
-        """Refuse a table that drops rows on its own (a trigger, say). Raises Fatal.
+        """Refuse a table that drops rows on its own (for example by a trigger). Raises Fatal.
 
         Where rows are left out by right, for a key or a greater version that stands there, each is looked for.
         """

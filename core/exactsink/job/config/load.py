@@ -34,8 +34,8 @@ _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
 
 _ELSEWHERE: Mapping[type[BaseModel], str] = {
-    SourceSection: ": options of the source stand in [source.options]",
-    SparkSection: ": Spark's own settings stand in [spark.conf], under their whole names in quotes",
+    SourceSection: ": options of the source belong in [source.options]",
+    SparkSection: ": Spark's own settings belong in [spark.conf], under their whole names in quotes",
 }
 """The place of what people write into these tables."""
 
@@ -64,7 +64,9 @@ def config_of(document: Document) -> JobConfig:
     values = dict(document.values)
     if "options" in values:  # a field of JobConfig, and no table of the file
         place = document.place(("options",))
-        raise ConfigError(f"{place}: unknown key options", why="options stand in their sink's table", next="move them")
+        raise ConfigError(
+            f"{place}: unknown key options", why="options belong in their sink's own table", next="move them"
+        )
     sinks = values.get("sinks")
     if isinstance(sinks, dict) and isinstance(sinks.get("backend"), str):
         why = "each sink of a job has a name, which the journal keeps"
@@ -103,7 +105,7 @@ def _check_url(text: str, document: Document, path: KeyPath) -> None:
     if "@" in login or cut_off:
         raise ConfigError(
             f"{document.place(path)}: {path[-1]} is a URL that can be read in two ways",
-            why="an @, /, ? or # as it is may end the password, and the rest of it would be shown as a host or a name",
+            why="a plain @, /, ? or # may end the password, and messages would show the rest of it as host or name",
             next="write such characters of user, password and names as %40 (@), %2F (/), %3F (?) and %23 (#)",
         )
 
@@ -118,8 +120,8 @@ def _check_after(config: JobConfig, document: Document) -> None:
                 near = nearest(first, config.sinks)
                 raise ConfigError(f"{place}: the job has no sink {first}{near}", next="name another sink of this job")
         if name in all_before(after)[name]:
-            why = "each waits for the other, so none of them would ever be committed"
-            raise ConfigError(f"{place}: sink {name} comes after itself", why=why, next="take one `after` away")
+            why = "each waits for the other, so neither would ever be committed"
+            raise ConfigError(f"{place}: sink {name} waits for itself", why=why, next="remove one `after`")
 
 
 def _check_quarantines(config: JobConfig, document: Document) -> None:
@@ -138,9 +140,9 @@ def _check_quarantines(config: JobConfig, document: Document) -> None:
         if own:
             raise ConfigError(
                 f"{place}: sink {section.quarantine} has {', '.join(sorted(own))}, and can't be a quarantine",
-                why="its rows are other sinks' bad ones, never rows of the frame: columns `id`, `sink`, `epoch`, "
+                why="it gets bad rows of other sinks only, with the columns `id`, `sink`, `epoch`, "
                 "`reason` and `row`, in the partitions of those",
-                next=f"take that out of [sinks.{section.quarantine}], or make a sink of its own for bad rows",
+                next=f"remove that from [sinks.{section.quarantine}], or make a sink of its own for bad rows",
             )
 
 

@@ -1,4 +1,4 @@
-"""What a job's config may say, besides the backends' own options."""
+"""What a job's config may contain, besides the backends' own options."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class SparkSection(_Section):
     """`[spark]`: the session that `exactsink run` makes."""
 
     master: str | None = None
-    """Spark's master, `local[2]` say. Leave it out where spark-submit gives one."""
+    """Spark's master, for example `local[2]`. Leave it out where spark-submit gives one."""
     packages: tuple[str, ...] = ()
     """Maven coordinates, as `spark.jars.packages` takes them."""
     conf: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
@@ -268,7 +268,7 @@ class TransformSection(_Section):
     @model_validator(mode="after")
     def _one_query(self) -> TransformSection:
         if (self.sql is None) == (self.sql_file is None):
-            raise ValueError("give the query as sql, or its file as sql_file: one of the two")
+            raise ValueError("set either sql or sql_file")
         return self
 
     @property
@@ -354,7 +354,7 @@ class JobConfig(_Section):
     @model_validator(mode="after")
     def _one_transform(self) -> JobConfig:
         if self.transform is not None and self.job.transform is not None:
-            raise ValueError("[transform] and [job] transform: one of them; Python can run SQL, too: spark.sql")
+            raise ValueError("use [transform] or [job] transform, not both: a Python transform can call spark.sql")
         return self
 
     @property

@@ -21,7 +21,7 @@ __all__ = ["job_schema", "schema_text"]
 
 _Schema = dict[str, Any]
 _VARIABLE: _Schema = {"type": "string", "pattern": r"\$\{[^}]+\}"}
-"""What the environment fills in, whatever comes of it."""
+"""A value that the environment fills in, of any type."""
 
 _CLOSED = ("pattern", "enum", "const")
 """What a string has to be, so that one with a variable would be refused."""
@@ -93,7 +93,7 @@ def _table(model: type[BaseModel]) -> _Schema:
 
 
 def _plain(part: Mapping[str, Any]) -> _Schema:
-    """Return a key's schema without what TOML has no word for, null say; anything goes for a model within it."""
+    """Return a key's schema without values that TOML lacks, for example null; anything goes for a model within it."""
     if "$ref" in part or "allOf" in part:
         return {}
     kept = {name: value for name, value in part.items() if name not in _OF_PYTHON and value is not None}

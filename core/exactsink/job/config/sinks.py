@@ -45,7 +45,7 @@ def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
         if quarantine.backend.traits.visible_early:
             raise ConfigError(
                 f"{place}: sink {sink.quarantine} ({quarantine.backend.strategy}) can't be a quarantine",
-                why="its rows show before the decision, and an abort removes none: a row could be in both sinks",
+                why="its rows show before the decision, and an abort keeps them: a row could be in both sinks",
                 next="choose a strategy that waits for the decision (`exactsink backends`)",
             )
         quarantine_schema(quarantine.backend)
@@ -63,7 +63,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
     for key in core:
         if key in written and written[key] != document.values["sinks"][name][key]:
             raise ConfigError(
-                f"{document.place(('sinks', name, key))}: {key} is no option of the backend's own",
+                f"{document.place(('sinks', name, key))}: {key} is not an option of the backend",
                 why="tasks don't see it, so an executor's environment can't fill it",
                 next="write ${NAME}",
             )

@@ -34,10 +34,10 @@ _HINTS = {
     r"\n(True|False)\b": "TOML writes true and false",
     r"\n(None|null|nil)\b": "TOML has no such value, leave the key out",
     r"escape": "a backslash begins an escape, so write / between folders",
-    r"Invalid value.*\n[A-Za-z_/.~]": "text stands in quotes",
+    r"Invalid value.*\n[A-Za-z_/.~]": "text needs quotes",
     r"Illegal character '\\n'": "the quote at its end is missing",
-    r"Cannot overwrite": "the key stands there twice",
-    r"Cannot declare": "the table stands there twice, give it both parts, or one of them another name",
+    r"Cannot overwrite": "the key is in the table twice",
+    r"Cannot declare": "the table is there twice: merge the two, or rename one",
     r"Expected '='.*\n\s*:": "TOML writes `key = value` below a `[table]`",
     r"Invalid statement.*\n\{": "this is JSON, and TOML writes `key = value` below a `[table]`",
 }
@@ -194,7 +194,7 @@ class _Filling:
         if (executor := EXECUTOR_VARIABLE.fullmatch(found[0])) is not None:
             if path[0] != "sinks" or len(path) < 3:
                 raise ConfigError(
-                    f"{self._document.place(path)}: {found[0]} stands in a sink's own options only",
+                    f"{self._document.place(path)}: {found[0]} works only in a sink's own options",
                     why="tasks see nothing else of the file",
                     next=f"write ${{{executor['name']}}}",
                 )
@@ -203,7 +203,7 @@ class _Filling:
             name, rest = executor["name"], executor["default"]
         if not _NAME.fullmatch(name) or (rest is not None and not rest.startswith(":-")):
             raise ConfigError(
-                f"{self._document.place(path)}: {found[0]} is no variable",
+                f"{self._document.place(path)}: {found[0]} is not a variable",
                 why="variables are written ${NAME} or ${NAME:-default}, in a sink's options also ${executor:NAME}",
                 next="fix that line",
             )
@@ -218,5 +218,5 @@ class _Filling:
         raise ConfigError(
             f"{self._document.place(path)}: {said}",
             why="the driver commits, so it needs what the executors have" if executor else "",
-            next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}} for what stands in then, even nothing",
+            next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}} with a default, which may be empty",
         )

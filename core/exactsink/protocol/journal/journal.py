@@ -72,7 +72,7 @@ class Journal:
         return self._log
 
     def close(self) -> None:
-        """Let go of the store. Idempotent."""
+        """Close the store. Idempotent."""
         self._store.close()
 
     def read(self) -> Log:
@@ -97,7 +97,7 @@ class Journal:
         raise Retryable(
             "the journal lacks records that later ones name",
             why="the store lists stale entries, or records were deleted by hand",
-            next=f"start the job again; if this stays, {COPY}",
+            next=f"start the job again; if this comes back, {COPY}",
         )
 
     def entries(self) -> Iterator[Entry]:
@@ -111,7 +111,7 @@ class Journal:
             return Log()
         record = self._entry(newest)
         if record.prior_sum and newest - 1 not in (record.before, *record.names):
-            self._check_prior(record)  # what was put past the end of an older copy does not fit
+            self._check_prior(record)  # an entry appended to an older copy does not fit
         own = (record,) if isinstance(record, Claim | Kept) else ()
         read: dict[int, Record] = {a.seq: a for a in needed(chain(own, self._anchors_before(record)), record.names)}
         sums = dict(zip(record.names, record.name_sums, strict=False))
@@ -137,7 +137,7 @@ class Journal:
             if record.before_sum not in ("", anchor.sha256):
                 raise _other_entry(seq, anchor.sha256, record.before_sum, record.seq)
             if not isinstance(anchor, Claim | Kept) or anchor.before >= seq:
-                raise Fatal(f"journal entry {seq} is no claim or note", next=COPY)
+                raise Fatal(f"journal entry {seq} is neither a claim nor a note", next=COPY)
             yield anchor
             record = anchor
 
@@ -155,7 +155,7 @@ class Journal:
         """Check that the entry before a record is the one it was written after."""
         data = self._store.read(record.seq - 1)
         if data is None or not has_sum(data, record.prior_sum):
-            self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises, and says what is wrong
+            self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises with the reason
 
     def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:
         """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""
@@ -208,7 +208,7 @@ class Journal:
         return self._claim
 
     def keep(self, record: Kept) -> None:
-        """Append a record that is kept for good. Raises Fenced like `decide`."""
+        """Append a record that is kept permanently. Raises Fenced like `decide`."""
         self._append(record)
 
     def sum_up(self) -> None:
@@ -249,7 +249,7 @@ class Journal:
         most = min(len(sizes.keys() - known), decided.epoch + 1 if decided else 0)
         if most > self._keep_epochs or sum(sizes.values()) > self._keep_bytes:
             self._found(lambda: self._back_to(min(sizes)))
-            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first: so what is left has no holes
+            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first, so that the rest has no holes
 
     def _is_trim_due(self) -> bool:
         """Return whether a tenth of what is kept may be new: by the epoch's number, as each epoch may have a driver."""
@@ -267,7 +267,7 @@ class Journal:
             if count > self._keep_epochs or size > self._keep_bytes:
                 old.add(seq)
         last = self._log.decision.seqs if self._log.decision else ()
-        return frozenset(old).difference(last, (known - 1, known))  # the newest entry names its neighbour, too
+        return frozenset(old).difference(last, (known - 1, known))  # the newest entry also names its neighbour
 
     def _append(self, record: Record) -> None:
         """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
@@ -315,7 +315,7 @@ class Journal:
             self._wait(attempt)
         raise Retryable(
             f"journal entry {record.seq} could not be settled",
-            why=f"the store gives no clear answer: {failure!r}",
+            why=f"the store's answer is unclear: {failure!r}",
             next="start the job again once the journal's store answers; the next claim settles the epoch",
         )
 
@@ -360,7 +360,7 @@ def other_query(bound: str, query_id: str) -> LineageError:
     return LineageError(
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
-        next="bring back the checkpoint that the journal stands beside; or `exactsink adopt JOB.toml`, which lets the "
+        next="restore the checkpoint that the journal belongs to; or `exactsink adopt JOB.toml`, which lets the "
         "epochs go on with this one: rows that its source gives again are doubled in every sink, and rows that it "
         "leaves out are missing; or give the job a new name and checkpoint",
     )

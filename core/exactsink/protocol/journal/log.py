@@ -107,7 +107,7 @@ class Log:
 
     @property
     def resolved(self) -> Mapping[str, Mapping[str, str]]:
-        """Return what an operator said of the last decision: by sink, what came of which participant (by its ref)."""
+        """Return what an operator said of the last decision: by sink, the outcome of each participant (by its ref)."""
         words = dict[str, dict[str, str]]()
         for word in _words(self):
             refs = word.participants or (self.decision.refs(word.sink) if self.decision else ())
@@ -246,7 +246,7 @@ def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = 
     if decision is None or decision.epoch != record.epoch:
         raise Fatal(
             f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
-            next="bring the journal back from a copy",
+            next="restore the journal from a copy",
         )
     decision = _with_set(decision, record.sink, record.committables, resolved=resolved)
     return replace(decision, seqs=(*decision.seqs, record.seq), sums=(*decision.sums, record.sha256))
@@ -358,6 +358,6 @@ def other_journal(sink: str, participant: InDoubt, generation: int, tokens: Coll
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {generation})",
-        next="give this job another name; or, once no such job runs any more, drop its work: "
+        next="give this job another name; or, once no such job runs, abort its work: "
         f"exactsink recover JOB.toml {sweep}",
     )

@@ -53,8 +53,8 @@ _LATER = frozenset({"succeeds", "keeps", "settled", "participants", "rows"})
 """Fields that the first records of this format do not have."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 COPY = (
-    "bring that entry back from a copy of the journal (`exactsink journal verify JOB.toml` lists what is damaged); "
-    "without one, move the journal away, and `exactsink rebase JOB.toml` begins another from what the targets hold"
+    "restore that entry from a copy of the journal (`exactsink journal verify JOB.toml` lists what is damaged); "
+    "without one, move the journal away, and `exactsink rebase JOB.toml` begins one from the targets' marks"
 )
 """What to do about an entry that is needed and can't be read."""
 
@@ -183,7 +183,7 @@ class Redecide(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Note(_Placed):
-    """A text, kept for good: see `summed_up`; earlier releases noted so what `Complete` and `Action` say now."""
+    """A text, kept permanently: see `summed_up`; earlier releases noted so what `Complete` and `Action` say now."""
 
     text: str
 
@@ -217,7 +217,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Action(_Placed):
-    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and what came of it.
+    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and its outcome.
 
     `settled` has an entry for every sink, where the command settles sinks.
     """
@@ -273,7 +273,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         body = json.loads(data)
         version, kind = body.pop("version"), body.pop("kind")
     except (ValueError, KeyError, AttributeError) as error:
-        raise Fatal(f"journal entry {seq} is no record", why=f"{error!r} in {data[:60]!r}", next=COPY) from error
+        raise Fatal(f"journal entry {seq} is not a record", why=f"{error!r} in {data[:60]!r}", next=COPY) from error
     if version not in _READS or kind not in _KINDS:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",
@@ -291,7 +291,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
     except ValidationError as error:
         raise _not_the(kind, seq, problem(error)) from error
     if not whole or not body.keys() <= known.keys() or seq not in (None, record.seq):
-        raise _not_the(kind, seq, f"it has the fields {', '.join(sorted(body))}, and calls itself entry {record.seq}")
+        raise _not_the(kind, seq, f"its fields are {', '.join(sorted(body))}, and its own number is {record.seq}")
     return record
 
 
@@ -301,7 +301,7 @@ def _adapters() -> Mapping[type, TypeAdapter[Any]]:
 
 
 def _not_the(kind: str, seq: int | None, why: str) -> Fatal:
-    return Fatal(f"journal entry {seq} is not the {kind} that it says it is", why=why, next=COPY)
+    return Fatal(f"journal entry {seq} is not the valid {kind} that it claims to be", why=why, next=COPY)
 
 
 def has_sum(data: bytes, sha256: str) -> bool:

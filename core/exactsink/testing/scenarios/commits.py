@@ -59,7 +59,7 @@ def _applied_late(context: Context) -> None:
     slow = start(lambda: _late(session, committables, _SlowApplier(backend.applier(), says, allowed)))
     os.close(says)
     if not os.read(said, 1):
-        raise Broken("the slow process never came to apply its rows")
+        raise Broken("the slow process never applied its rows")
     _all_stand(ask(partial(session.commit, 0, committables)))
     context.check_rows(range(40))
     os.write(allows, b".")
@@ -113,7 +113,7 @@ def _replayed(context: Context) -> None:
 
 
 def _answer_lost(context: Context) -> None:
-    """The store does the work, and the driver never hears of it: it asks again."""
+    """The store does the work, and the driver never gets the answer: it tries again."""
     script = context.script([10, 10], [10, 10], [10, 10])
     losing = AnswerLost(context.backend, script.folder)
     context.whole(context.through(script, losing))

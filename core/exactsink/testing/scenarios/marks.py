@@ -50,7 +50,7 @@ def _birth(session: Session, answer: Path) -> None:
 
 
 def _second_journal(context: Context) -> None:
-    """A job of the same name, with a journal of its own, comes to the target."""
+    """A job of the same name, with a journal of its own, opens the target."""
     script = context.script([10, 10], [10, 10], [10, 10])
     context.killed(script, Fault("complete", "after", "kill", 1))
     other = replace(script, folder=script.folder / "other", batches=context.rows([10, 10], first=1000))

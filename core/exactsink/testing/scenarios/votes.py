@@ -50,7 +50,7 @@ def _unproven(edge: str) -> Callable[[Context], None]:
             if found != stood:
                 raise Broken(f"{(found - stood).total()} rows were applied by a job that was to stop")
         if context.decided(script) != decided:
-            raise Broken("what can't be proven lost was decided anew")
+            raise Broken("what can't be proven lost was decided again")
 
     return play
 

@@ -35,7 +35,7 @@ from exactsink.toolkit.storage.objects import AnyPath, ObjectPath, path_of
 __all__ = ["IdempotentBackend", "Version"]
 
 _APPLIED, _APPLYING = ".applied", ".applying"
-_PROOF_FIX = "see that the staging folder can be written, and has room"
+_PROOF_FIX = "check that the staging folder is writable and has free space"
 _VERSION = re.compile(r"(\d{19})\.(\d{19})\.(\d{19})\.(.*)", re.DOTALL)
 
 
@@ -65,7 +65,7 @@ class Version:
             raise LineageError(
                 f"a row of epoch {self.epoch} meets one that another journal wrote",
                 why=f"that one's version is {stored}, this journal's lineage is {self.lineage}",
-                next="bring back the journal that the rows belong to, or let one job and sink alone own the keys",
+                next="restore the journal that the rows belong to, or let one job and sink alone own the keys",
             )
         return self.text > stored.text
 
@@ -108,7 +108,7 @@ class IdempotentBackend(StagingBackend):
         if not self.keys:
             raise ConfigError(
                 f"backend {type(self).__name__} is not exactly once without keys",
-                why="a row that is put again must meet itself in the store; without a key it would be doubled",
+                why="a row that is put again finds its earlier copy by its key; without one it is doubled",
                 next="name the columns that identify a row",
             )
 
@@ -124,7 +124,7 @@ class IdempotentBackend(StagingBackend):
         The comparison and the put are one atomic step of the store, and the stored version is never dropped. Then
         what is promised holds: running it again, in another process at the same time, or in one that was stalled for
         epochs, changes nothing. `version.rows(batches)` yields the rows with their versions; authors who take whole
-        batches count the places themselves (`version.at`). It connects and lets go of the connection itself.
+        batches count the places themselves (`version.at`). It connects and closes the connection itself.
 
         Raises Retryable when the store may answer later, Fatal when a person must fix something first.
         """
@@ -152,7 +152,7 @@ class IdempotentBackend(StagingBackend):
             if missing := batch.column(key).null_count:
                 raise Fatal(
                     f"key column {key} is NULL in {missing} rows of a batch",
-                    why="a row without a key never meets itself again",
+                    why="a row without a key can't be found again",
                     next=f"filter `{key} IS NOT NULL`, or fill it, before this sink",
                 )
 
@@ -202,7 +202,9 @@ class _ProvenApplier(Applier):
 
         Older ones go: a driver that was overtaken may have written one late.
         """
-        proofs = [] if isinstance(self._folder, ObjectPath) else self._proofs(job, sink)  # a store keeps what it shows
+        proofs = (
+            [] if isinstance(self._folder, ObjectPath) else self._proofs(job, sink)
+        )  # a store keeps each object that it shows
         if proofs:
             newest = max(proofs, key=_rank)
             with staging_errors(self._folder):
@@ -224,7 +226,7 @@ class _ProvenApplier(Applier):
         return True
 
     def close(self) -> None:
-        """Do nothing: the author's `apply` lets go of what it opens."""
+        """Do nothing: the author's `apply` closes what it opens."""
 
     def _goes_on(self, marker: Marker) -> bool:
         """Return whether the epoch is yet to be applied; another driver may be first, and put the same rows."""
@@ -241,7 +243,7 @@ class _ProvenApplier(Applier):
             if not self._goes_on(marker):
                 return False
             what = f"could not write in {self._folder} how far epoch {marker.epoch} is applied: {error}"
-            raise Retryable(what, why="its rows are staged still, and are put again", next=_PROOF_FIX) from error
+            raise Retryable(what, why="its rows are still staged, and will be put again", next=_PROOF_FIX) from error
         return True
 
     def _path(self, marker: Marker) -> AnyPath:
@@ -278,8 +280,8 @@ class _ProvenApplier(Applier):
             except (ValueError, TypeError) as error:
                 raise Fatal(
                     f"{path} does not say which epoch was applied: {error}",
-                    why="it is the only proof, and was whole when it got its name",
-                    next="bring the file back from a backup, then start the job again",
+                    why="it is the only proof of that, and was complete when it was written",
+                    next="restore the file from a backup, then start the job again",
                 ) from error
         return found
 

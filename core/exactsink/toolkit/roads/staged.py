@@ -98,7 +98,7 @@ class Marker:
             raise Retryable(
                 f"sink {self.sink}: the target's marker is not the one that was read before",
                 why=f"it was {self.expected}, and is {stored}",
-                next="start the job again: it looks anew",
+                next="start the job again, which reads it again",
             )
         return True
 
@@ -107,8 +107,8 @@ class Marker:
         if not self.must_apply(stored):
             raise LineageError(
                 f"sink {self.sink}: the target already holds epoch {self.epoch}",
-                why="its marker is ahead of the journal, which therefore went back in time; its rows would be skipped",
-                next="bring back the newest journal, or give this job another name",
+                why="its marker is ahead of the journal, so the journal is an older copy; rows would be skipped",
+                next="restore the newest journal, or give this job another name",
             )
 
 
@@ -158,7 +158,7 @@ class Applier(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what was opened."""
+        """Close what was opened."""
 
 
 class StagingBackend(Backend):
@@ -210,7 +210,7 @@ class _StagedWriter(Writer):
             try:
                 self._file = new_staged_file(self._path)
             except FileNotFoundError:
-                what = f"staging folder {folder} is not there on this executor"
+                what = f"staging folder {folder} does not exist on this executor"
                 raise Fatal(what, why="the driver made it", next=_STAGING_FIX) from None
             self._stream = pa.ipc.new_stream(pa.PythonFile(self._file, mode="w"), schema)
 
@@ -358,7 +358,7 @@ class StagedCommitter(MarkerCommitter):
             abort_staged(self._folder, [participant.ref for participant in undecided])
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        everywhere, self._swept = not self._swept, True  # once a driver run: what is missed later, the next one finds
+        everywhere, self._swept = not self._swept, True  # once a driver run: the next run finds later ones
         with staging_errors(self._folder):
             return list(staged_in_doubt(self._folder, self._ctx.job, self._ctx.sink, everywhere=everywhere))
 
@@ -389,5 +389,5 @@ def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
     return LineageError(
         f"sink {mine.sink}: the target was fed by another journal of job {mine.job}",
         why=f"its marker holds epoch {stored.epoch} of lineage {stored.lineage}, this journal's is {mine.lineage}",
-        next="give this job another name, or bring back the journal that the target belongs to",
+        next="give this job another name, or restore the journal that the target belongs to",
     )

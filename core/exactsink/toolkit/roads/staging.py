@@ -81,7 +81,7 @@ def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iter
 
 
 def drop_staged(folder: AnyPath, committables: Iterable[Committable]) -> None:
-    """Remove the files of a set that is applied, in this folder: whatever its votes say. Idempotent."""
+    """Remove the files of a set that is applied, in this folder, whatever its votes name. Idempotent."""
     remove_files(folder, [staged_name(committable.txn.id) for committable in committables])
 
 
@@ -91,7 +91,7 @@ def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = 
     `everywhere`: also where the store finds uploads only by looking through the whole bucket.
     """
     now, found = time.time(), dict[str, float | None]()
-    if isinstance(folder, ObjectPath):  # uploads first: one that is completed meanwhile is listed as an object then
+    if isinstance(folder, ObjectPath):  # uploads first: an upload completed meanwhile is then listed as an object
         found |= {upload.name: upload.begun for upload in folder.uploads(everywhere=everywhere)}
     with suppress(FileNotFoundError):  # no folder yet
         found |= file_times(folder)
@@ -109,7 +109,7 @@ def staged_blocks(folder: AnyPath, ref: str) -> list[str]:
     except FileNotFoundError:
         if not isinstance(folder, ObjectPath):
             return []
-        return [f"it is an upload to {path} that nobody finished: its parts take room in the store; no reader waits"]
+        return [f"it is an unfinished upload to {path}, whose parts take space in the store; no reader waits"]
     return [f"staged file {path} takes {size:,} bytes until its epoch is applied or swept; no reader waits for it"]
 
 
@@ -135,9 +135,9 @@ def _voted_file(folder: AnyPath, committable: Committable) -> tuple[AnyPath, int
     if not known or not _is_named(path, said):
         raise Fatal(
             f"the vote of {committable.txn.id} names {said!r}, and its staged file is {path}",
-            why="nothing outside of the staging folder is read or removed",
+            why="exactsink reads and removes nothing outside the staging folder",
             next="if [job] staging was changed since, set it back, `exactsink recover JOB.toml`, then change it; if "
-            "not, somebody changed the journal: bring it back from a copy",
+            "not, somebody changed the journal: restore it from a copy",
         )
     return path, size, sha256
 
@@ -151,7 +151,7 @@ def _is_named(path: AnyPath, said: str) -> bool:
 
 
 def _size(path: AnyPath) -> int | None:
-    """Return a file's size; None for what is no file of its own, but a link to another one, say."""
+    """Return a file's size; None for what is not a file of its own, for example a link to another file."""
     if isinstance(path, ObjectPath):
         return path.info().size
     found = path.lstat()

@@ -50,8 +50,8 @@ _WRITE_BACK_BYTES = 8 * 1024 * 1024
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """What `link` answers on a file system that has none."""
 
-_DISK_FIX = "see that its disk is there, has room and lets this user write"
-_RIGHTS_FIX = "let driver and executors be one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
+_DISK_FIX = "check that its disk is mounted, has free space and lets this user write"
+_RIGHTS_FIX = "run driver and executors as one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
 
 _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
 
@@ -81,7 +81,7 @@ def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
         return Fatal, "make the bucket, or correct the URL"
     return (
         Retryable,
-        "see that the store answers, and that its address is set right (AWS_ENDPOINT_URL, AZURE_STORAGE_*)",
+        "check that the store answers, and its address (AWS_ENDPOINT_URL, AZURE_STORAGE_*)",
     )
 
 
@@ -262,7 +262,7 @@ def create_file(path: AnyPath, data: bytes) -> bool:
             if error.errno not in NO_HARD_LINKS:
                 raise
             made = _created_in_place(path, data)
-    sync_folders([path.parent])  # also for one that stands: who made it may have died before it synced
+    sync_folders([path.parent])  # also for an existing file: its maker may have died before the sync
     return made
 
 
@@ -342,7 +342,7 @@ def make_folder(folder: AnyPath, mode: FileMode = "umask") -> None:
     `mode` is who may enter the folder itself, if this call makes it; its parents are as the umask says.
 
     Folders that stand already are synced too: who made them may have died before it synced them. What this call made
-    and can't sync goes again, so that the next one makes it anew.
+    and can't sync goes again, so that the next one makes it again.
     """
     if isinstance(folder, ObjectPath):
         return

@@ -19,7 +19,7 @@ _AT_ONCE = 16  # deletes, in a store that has one for each object
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says of an object: its bytes, and when it was written (Unix seconds; None where it doesn't say)."""
+    """What a store reports of an object: its bytes, and when it was written (Unix seconds; None if unknown)."""
 
     size: int
     modified: float | None = None

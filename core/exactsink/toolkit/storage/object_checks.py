@@ -18,7 +18,7 @@ def refused_store(scheme: str) -> str:
     """Return why no promise can rest on this kind of store; empty where one can."""
     if scheme in _PROVEN:
         return ""
-    return "that a create fails where the name exists, for every writer at once, is not known of it"
+    return "it is not known to refuse a create of an existing name, for all writers at once"
 
 
 def store_findings(folder: ObjectPath, what: str, fix: str, *, large: bool = False) -> Iterator[Finding]:

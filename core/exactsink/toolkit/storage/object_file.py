@@ -49,8 +49,8 @@ class ObjectFile(HashedFile):
         upload, self._upload = self._upload, None
         self._buffer = bytearray()
         if upload is not None:
-            upload.closed = True  # else it is closed, and so sends what it has, when it is collected
-            with suppress(OSError), store_errors(self._path.url):  # what is left is swept
+            upload.closed = True  # otherwise garbage collection closes it, which sends its rows
+            with suppress(OSError), store_errors(self._path.url):  # the rest is swept
                 upload.discard()
         super().close()
 

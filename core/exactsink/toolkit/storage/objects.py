@@ -189,7 +189,7 @@ class ObjectPath:
         tried = self / name
         try:
             if not tried.create(b"first") and not (tried.exists() and tried.read_bytes() == b"first"):
-                return "it refuses to create an object where none stands"
+                return "it refuses to create an object although none has that name"
             if tried.create(b"second") or tried.read_bytes() != b"first":
                 return f"it overwrites an object that was to be created only if it is absent; {_CONDITIONS}"
             if name not in self.names():

@@ -25,10 +25,10 @@ class TabularBackend(Backend):
         return super().shape_in_task(rows) if self.options.format == "csv" else rows
 
     def problems(self, schema: pa.Schema) -> list[Finding]:
-        """Find what keeps rows of the shaped `schema` from being written as the options say."""
+        """Find what keeps rows of the shaped `schema` from being written as the options require."""
         return problems(self.options, schema)
 
     def check_rows(self, txn: Txn, schema: pa.Schema) -> None:
-        """Raise Fatal, in the task, for rows that can't be written as the options say."""
+        """Raise Fatal, in the task, for rows that can't be written as the options require."""
         for found in errors(self.problems(schema)):
             raise Fatal(f"sink {txn.sink}: {found.message}", next=found.fix)

@@ -63,7 +63,7 @@ def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
 
 
 def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
-    """Find what keeps rows of the shaped `schema` from being written as the options say."""
+    """Find what keeps rows of the shaped `schema` from being written as the options require."""
     chosen = options.partition_by
     found = _partition_problems(schema, chosen) + _folded_problems(schema)
     if errors(found):
@@ -80,7 +80,11 @@ def _folded_problems(schema: pa.Schema) -> list[Finding]:
         by_name.setdefault(name.lower(), []).append(name)
     alike = [sorted(set(names)) for names in by_name.values() if len(set(names)) > 1]
     return [
-        Finding("error", f"columns {' and '.join(names)} are one to readers that ignore case, as Spark does", _RENAMED)
+        Finding(
+            "error",
+            f"columns {' and '.join(names)} are one column to readers that ignore case, for example Spark",
+            _RENAMED,
+        )
         for names in alike
     ]
 
@@ -113,7 +117,7 @@ def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Findin
             problem, fix = f"is in the rows {len(types)} times", "rename all but one of them"
         elif not _can_partition(types[0]):
             problem = f"is of type {types[0]}: string, integer, boolean and date are possible"
-            fix = f"cast it in the frame, with CAST(`{name}` AS STRING) say, or take it out of partition_by"
+            fix = f"cast it in the frame, for example CAST(`{name}` AS STRING), or take it out of partition_by"
         elif name.startswith("."):
             problem, fix = "makes folders that begin with a dot, which readers skip", "rename the column"
         elif name.startswith("_"):
@@ -136,8 +140,8 @@ def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
         return [
             Finding(
                 "error",
-                f"column {field.name} is {kind}, which Parquet has not: it would be read back as {back}",
-                f"cast it in the frame, with {cast.format(quoted_name(field.name))} say",
+                f"column {field.name} is {kind}, which Parquet lacks: it would be read back as {back}",
+                f"cast it in the frame: {cast.format(quoted_name(field.name))}",
             )
             for field, (kind, back, cast) in lossy
         ]
@@ -167,14 +171,20 @@ def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:
     for field in fields:
         name, kind = quoted_name(field.name), field.type
         if pa.types.is_nested(kind):
-            problem, fix = f"is of type {kind}, which CSV can't hold", f"cast it in the frame, with to_json({name}) say"
+            problem, fix = (
+                f"is of type {kind}, which CSV can't hold",
+                f"cast it in the frame, for example with to_json({name})",
+            )
         elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-            problem, fix = f"is of type {kind}, which CSV can't hold", f"cast it in the frame, with base64({name}) say"
+            problem, fix = (
+                f"is of type {kind}, which CSV can't hold",
+                f"cast it in the frame, for example with base64({name})",
+            )
         elif "*" in field.name:
             problem, fix = "has a * in its name, which the header can't be given", "rename the column"
         elif field.nullable and len(fields) == 1:
             problem = "is the only one: its NULL would be an empty line, which readers skip"
-            fix = f"replace NULL in the frame, with coalesce({name}, '') say, or add a column that has none"
+            fix = f"replace NULL in the frame, for example with coalesce({name}, ''), or add a column that has none"
         else:
             continue
         found.append(Finding("error", f"column {field.name} {problem}", fix))

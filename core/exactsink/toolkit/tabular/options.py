@@ -31,7 +31,7 @@ class TabularOptions(BackendOptions):
     delimiter: str = ","
     """For CSV: the mark between two values."""
     target_file_size: str | None = Field(default=None, examples=["128 MB"])
-    """`128 MB`, say: a file that has reached it gets no more rows."""
+    """for example `128 MB`: a file that has reached it gets no more rows."""
 
     @field_validator("partition_by")
     @classmethod

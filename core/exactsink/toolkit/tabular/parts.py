@@ -177,7 +177,7 @@ class _CsvLines(_Part[_Out]):
             raise Fatal(
                 f"column {batch.schema.names[0]} holds {values.null_count} nulls",
                 why="a line can't be null, and no row may be dropped",
-                next="leave making the lines to the sink: give it the frame's own columns",
+                next="give the sink the frame's own columns; it makes the lines itself",
             )
         text = pa.large_string()  # 64-bit offsets: no batch overflows them
         lines = pa.LargeListArray.from_arrays([0, len(values)], values.cast(text))

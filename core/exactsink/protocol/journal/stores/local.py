@@ -121,7 +121,7 @@ class LocalStore(Blocks[Path]):
         while True:
             temp = self._folder / f".{uuid.uuid4().hex}.tmp"
             file = new_file(temp)
-            with suppress(OSError):  # a file system without locks: nobody else gets one either, and nothing is removed
+            with suppress(OSError):  # a file system without locks: no other process has one, and nothing is removed
                 fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file.fileno()).st_nlink:
                 return temp, file

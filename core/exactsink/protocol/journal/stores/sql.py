@@ -148,7 +148,7 @@ class SqlStore:
         with self._database.transaction() as connection:
             if self._found(connection):  # mine, or that of another process which came first
                 return
-        if failure is None or isinstance(failure, OperationalError):  # lost on the way, say: no refusal
+        if failure is None or isinstance(failure, OperationalError):  # the answer was lost, which is not a refusal
             raise failure or RuntimeError(f"{JOURNAL_TABLE} was made and is not there")
         raise PreflightError(
             f"table {JOURNAL_TABLE} can't be made at {self._database.place}",
@@ -169,7 +169,7 @@ class SqlStore:
                 f"table {JOURNAL_TABLE} at {self._database.place} lacks the primary key (job, seq)",
                 why="without it two drivers could both own an entry; it was copied or changed by hand",
                 next=f"stop all its jobs, see that no (job, seq) is there twice, then run: ALTER TABLE {JOURNAL_TABLE} "
-                "ADD PRIMARY KEY (job, seq); in SQLite make the table anew with this key",
+                "ADD PRIMARY KEY (job, seq); in SQLite create the table again with this key",
             )
         self._stands = True
         return True
@@ -184,7 +184,7 @@ class SqlStore:
             raise kind(
                 f"the journal at {self._database.place} could not be {done}",
                 why=_reason(error),
-                next=f"see that the database answers, and grants SELECT, INSERT and DELETE on {JOURNAL_TABLE}; "
+                next=f"check that the database answers, and grants SELECT, INSERT and DELETE on {JOURNAL_TABLE}; "
                 "then start the job again",
             ) from error
 
