@@ -122,6 +122,26 @@ def test_columns_are_refused_added_or_widened_when_an_epoch_is_opened(lake: Lake
         adding.commit(2, voted)
 
 
+@pytest.mark.parametrize("change", ["column", "partitions"])
+def test_a_table_whose_columns_or_partitions_change_inside_the_commit_takes_no_file_of_the_old_ones(
+    lake: Lake, change: str
+) -> None:
+    sink = lake.session()
+    sink.put_birth()
+    epochs(sink, 0)
+    voted = sink.prepare(1, [rows(1)])
+
+    def changed() -> None:
+        if change == "column":
+            lake.table().update_schema().delete_column("amount").commit()
+        else:
+            lake.table().update_spec().add_identity("amount").commit()
+
+    with pytest.raises(Fatal, match="can't take decided rows"):
+        interrupted(sink, 1, voted, changed)
+    assert sink.mark() == Mark("ab", 0, frozenset(["ab"]))
+
+
 def test_a_branch_begins_at_main_and_is_published_by_a_fast_forward(lake: Lake) -> None:
     epochs(lake.session(), 0)
     audit = lake.session(branch="audit", sink="audit")
