@@ -73,7 +73,7 @@ class Lake:
 def epochs(sink: Session, *numbers: int) -> None:
     """Write and commit epochs; each has a row with its own number."""
     for epoch in numbers:
-        assert set(sink.commit(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}
+        assert set(found := sink.commit(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}, found
 
 
 def interrupted(sink: Session, epoch: int, voted: Sequence[Committable], between: Callable[[], object]) -> set[Any]:

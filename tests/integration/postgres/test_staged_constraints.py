@@ -45,20 +45,20 @@ _BROKEN: dict[str, tuple[str, str, list[_Rows]]] = {
         "partitions 0 and 1 of this epoch",
         [[(2, "b")], [(3, "c"), (2, "d")]],
     ),
-    "is there": ("id bigint PRIMARY KEY, v text", "t_pkey: key (id)=(1) stands in the table", [[(2, "b"), (1, "c")]]),
+    "is there": ("id bigint PRIMARY KEY, v text", "t_pkey: key (id)=(1) is in the table", [[(2, "b"), (1, "c")]]),
     "two columns are there": (
         "id bigint, v text, CONSTRAINT pair UNIQUE (v, id)",
-        "constraint pair: key (v, id)=(a,1) stands in the table",
+        "constraint pair: key (v, id)=(a,1) is in the table",
         [[(1, "b"), (2, "a"), (1, "a")]],
     ),
     "a generated key is there": (
         "id bigint, v text, n text GENERATED ALWAYS AS (upper(v)) STORED UNIQUE",
-        "key (n)=(A) stands in the table",
+        "key (n)=(A) is in the table",
         [[(2, "A")]],
     ),
     "a default's key is there": (
         "id bigint, v text, n int UNIQUE DEFAULT 1",
-        "key (n)=(1) stands in the table",
+        "key (n)=(1) is in the table",
         [[(2, "b")]],
     ),
 }
