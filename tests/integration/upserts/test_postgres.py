@@ -47,8 +47,7 @@ _TOKEN = "0123456789abcdef"
 @pytest.fixture(scope="session")
 def upserts(postgres: Postgres) -> str:
     """One database for this worker's upserts, each in a schema of its own."""
-    name = f"upserts_{os.getpid()}_{next(_COUNT)}"  # another file that takes this fixture has one of its own
-    return postgres.create_database(name)
+    return postgres.create_database(f"upserts_{os.getpid()}_{next(_COUNT)}")  # a file that imports this has its own
 
 
 class Sink:

@@ -240,8 +240,9 @@ class SqliteQuestions(TableQuestions):
 def _closed(path: Path) -> Finding | None:
     """Find what the driver's user may not write, and whose it is."""
     beside = (Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal"))
-    needed = {path.parent: os.W_OK | os.X_OK, **{file: os.R_OK | os.W_OK for file in beside if file.exists()}}
-    if (place := next((place for place, mode in needed.items() if not os.access(place, mode)), None)) is None:
+    needed = {path.parent: os.W_OK | os.X_OK, **dict.fromkeys(beside, os.R_OK | os.W_OK)}
+    # It exists still, because another connection that ends removes its files at any moment.
+    if (place := next((at for at, mode in needed.items() if not os.access(at, mode) and at.exists()), None)) is None:
         return None
     me, owner, written = os.geteuid(), place.stat().st_uid, shlex.quote(str(place))
     message = f"{place} is not writable by user {me}, and user {owner} owns it: SQLite writes there, and makes files"
