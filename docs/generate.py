@@ -69,7 +69,7 @@ _PYTHON = """\
 Each call raises [errors](errors.md) of exactsink's; what it may raise stands with it.
 """
 _OTHERS = """\
-`exactsink status --json` and `runs --json` stand in [Observe a job](../how-to/observe.md#health-checks); of the
+`exactsink status --json` and `runs --json` are in [Observe a job](../how-to/observe.md#health-checks); of the
 first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
 `exactsink journal export` writes the journal's entries as they are stored, a line each, the oldest first: with a

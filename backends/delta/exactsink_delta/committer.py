@@ -257,10 +257,7 @@ class DeltaCommitter(Committer):
                 raise PreflightError(f"sink {self._ctx.sink}: {finding.message}", next=finding.fix)
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
-        """Make an epoch's marker; its token is the newest generation's of the set."""
-        ctx = self._ctx
-        token = max(((c.txn.generation, c.txn.token) for c in committables), default=(0, ""))[1]
-        return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, 0, token, expected=self._held)
+        return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
         """Make the entry durable, whoever wrote it; only then drop the records, durably: what has one may be swept."""

@@ -255,10 +255,7 @@ class IcebergCommitter(Committer):
         return [file for file in there if repr(file.partition) in partitions]
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
-        """Make an epoch's marker; its token is the newest generation's of the set."""
-        ctx = self._ctx
-        token = max(((c.txn.generation, c.txn.token) for c in committables), default=(0, ""))[1]
-        return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, 0, token, expected=self._held)
+        return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
         """Drop the records, durably: what has one may be swept. A participant's own record goes last."""

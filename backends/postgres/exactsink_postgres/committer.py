@@ -264,7 +264,7 @@ class PostgresCommitter(SinkSession, Committer):
         return marks, marks.newest()
 
     def _fed_by(self, session: Session) -> str | None:
-        """Return the journal whose mark stands; make the table of marks where none does."""
+        """Return the journal that the newest mark names; create the table of marks if there is no mark."""
         marks, mark = self._last(session)
         if mark is None:
             with session.transaction():

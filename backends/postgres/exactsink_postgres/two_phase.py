@@ -105,7 +105,7 @@ def _read(committables: Sequence[Committable]) -> Sequence[str]:
 
 
 def _resolved(gid: str, proven: Collection[str], seen: Mark | None) -> AlreadyCommitted | Lost | Unknown:
-    """Return what became of a participant that is not prepared, given the mark that stood before."""
+    """Return what became of a participant that is not prepared, given the mark that the table held then."""
     if gid in proven:
         return AlreadyCommitted()
     if seen is not None:

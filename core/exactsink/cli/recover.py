@@ -43,7 +43,7 @@ def recover(
 ) -> None:
     """Commit decided work and abort undecided work, in every sink that answers, without Spark.
 
-    A named sink includes the sinks that commit before it. A decided participant stands for its sink's whole decision;
+    A named sink includes the sinks that commit before it. A decided participant settles its sink's whole decision;
     REF is its short form or its name, as `exactsink indoubt list` has them, or the beginning of either.
     """
     shown = dry_run or (bool(sinks or references) and not yes)

@@ -74,6 +74,15 @@ class Marker:
     complete: bool = True
     expected: Marker | Literal["any"] | None = field(default="any", compare=False, repr=False)
 
+    @classmethod
+    def of(
+        cls, ctx: JobContext, epoch: int, committables: Sequence[Committable], expected: Marker | Literal["any"] | None
+    ) -> Marker:
+        """Make an epoch's marker; its token is the newest generation's of the set."""
+        newest = max((c.txn for c in committables), key=lambda txn: txn.generation, default=None)
+        generation, token = (newest.generation, newest.token) if newest is not None else (ctx.generation, "")
+        return cls(ctx.job, ctx.sink, ctx.lineage, epoch, generation, token, expected=expected)
+
     @property
     def mark(self) -> Mark:
         """What this marker says, in the contract's words."""
@@ -271,11 +280,7 @@ class MarkerCommitter(Committer):
         """Do nothing: a marker takes the place of the one before."""
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
-        """Make an epoch's marker; its token is the newest generation's of the set."""
-        ctx = self._ctx
-        newest = max((c.txn for c in committables), key=lambda txn: txn.generation, default=None)
-        generation, token = (newest.generation, newest.token) if newest is not None else (ctx.generation, "")
-        return Marker(ctx.job, ctx.sink, ctx.lineage, epoch, generation, token, expected=self._expected)
+        return Marker.of(self._ctx, epoch, committables, self._expected)
 
 
 class StagedCommitter(MarkerCommitter):
