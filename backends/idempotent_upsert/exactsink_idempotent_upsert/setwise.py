@@ -20,7 +20,7 @@ from exactsink_idempotent_upsert.database import Database, Held, Session
 from exactsink_idempotent_upsert.limits import without_views
 from exactsink_idempotent_upsert.table import DELETED, Table
 
-__all__ = ["POSITION", "ROWS", "Chosen", "Spool", "in_order", "numbered"]
+__all__ = ["POSITION", "ROWS", "FinalRows", "Spool", "in_order", "numbered"]
 
 ROWS = "exactsink_rows"
 """The temporary table of an epoch's rows. Its columns are of the types and collations of the table's."""
@@ -31,7 +31,7 @@ _AT_ONCE = 10_000  # rows
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FinalRows:
     """Queries for rows of the temporary table, whose keys are the columns `keys`, as SQL names them."""
 
     keys: str

@@ -17,7 +17,7 @@ from exactsink.toolkit.sql import quoted
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK
 
-__all__ = ["MARKS_TABLE", "Marks", "OwnTable", "Registry", "in_query"]
+__all__ = ["MARKS_TABLE", "Marks", "OwnTable", "VoteRegistry", "in_query"]
 
 _BIRTH = -1  # the epoch of a birth's row
 _WHOLE = ""  # the ref of a row for a whole epoch, or a birth
@@ -144,7 +144,7 @@ class Marks(OwnTable):
         self._asked(statement, *self._key, *self._key)
 
 
-class Registry(OwnTable):
+class VoteRegistry(OwnTable):
     """Who has voted with strategy `staged`, and where the rows wait.
 
     Unlogged tables have a registry that is unlogged, too: a crash of the server empties both.

@@ -32,13 +32,13 @@ from exactsink_postgres.committer import UNBEGUN, PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
 from exactsink_postgres.options import PostgresOptions
-from exactsink_postgres.own_tables import Registry, in_query
+from exactsink_postgres.own_tables import VoteRegistry, in_query
 from exactsink_postgres.server import Session
 from exactsink_postgres.staging_tables import ATTEMPT, Form, OpenEpoch, StagingTable, clear, make_schema, twice
 from exactsink_postgres.tables import UniqueIndex, chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
-__all__ = ["ATTEMPT_COLUMN", "Doubt", "Gone", "Place", "StagedTicket", "StagingCommitter", "StagingWriter"]
+__all__ = ["ATTEMPT_COLUMN", "Gone", "RowsAt", "StagedTicket", "StagingCommitter", "StagingWriter", "Unproven"]
 
 ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
 _DECIDED = "the epoch is decided, and its rows wait in their staging table"
@@ -144,7 +144,7 @@ class StagingWriter(LoadingWriter):
         return text.replace(f"{ATTEMPT}, ", "").replace(staging.name, own.target)
 
 
-class Doubt(Exception):
+class Unproven(Exception):
     """The rows are not there as they were voted: nothing is applied."""
 
     def judged(self, seen: Mark | None) -> Lost | Unknown:
@@ -152,7 +152,7 @@ class Doubt(Exception):
         return Unknown(str(self))
 
 
-class Gone(Doubt):
+class Gone(Unproven):
     """They are not there at all."""
 
     def judged(self, seen: Mark | None) -> Lost | Unknown:
@@ -180,7 +180,7 @@ class StagingCommitter(PostgresCommitter):
                 self._swept = True
             with session.transaction():
                 make_schema(session, options.staging_schema)
-                Registry(session, options.staging_schema, unlogged=form.unlogged).create()
+                VoteRegistry(session, options.staging_schema, unlogged=form.unlogged).create()
                 opened = OpenEpoch(ctx.generation, ctx.lineage, epoch)
                 staging = StagingTable.take(session, options.staging_schema, self._sink, opened, form)
                 keys = staging.keys(session, table) if form.unique else ()
@@ -216,10 +216,10 @@ class StagingCommitter(PostgresCommitter):
             _, seen = self._seen(session, doing)
             try:
                 outcome: Outcome = self._apply(session, seen, epoch, committables)
-            except Doubt as doubt:
+            except Unproven as doubt:
                 outcome = doubt.judged(seen)
             else:
-                self._clear(session, *{place.schema for place in map(Place.of, committables)})
+                self._clear(session, *{place.schema for place in map(RowsAt.of, committables)})
         return [outcome for _ in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
@@ -229,7 +229,7 @@ class StagingCommitter(PostgresCommitter):
             _, seen = self._seen(session, doing)
             try:
                 check_staged(session, _waiting(session, committables, keep=False))
-            except Doubt as doubt:
+            except Unproven as doubt:
                 standing = doubt.judged(seen)
             except psycopg.errors.UndefinedTable as error:
                 standing = _undefined(error, epoch).judged(seen)
@@ -254,9 +254,9 @@ class StagingCommitter(PostgresCommitter):
         waits = [one for registry in self._registries(session) for one in registry.held_by(ref)]
         return [*super().held_by(session, ref), *waits]
 
-    def _registries(self, session: Session) -> list[Registry]:
+    def _registries(self, session: Session) -> list[VoteRegistry]:
         """Return where this sink's participants may be registered."""
-        return [Registry(session, self._options.staging_schema, unlogged=unlogged) for unlogged in (False, True)]
+        return [VoteRegistry(session, self._options.staging_schema, unlogged=unlogged) for unlogged in (False, True)]
 
     def _apply(self, session: Session, seen: Mark | None, epoch: int, given: Sequence[Committable]) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
@@ -277,7 +277,7 @@ class StagingCommitter(PostgresCommitter):
                 place.registry(session).forget([committable.txn.id for committable in committables])
         return Committed()
 
-    def apply_rows(self, session: Session, target: str, waiting: Mapping[Place, Sequence[Committable]]) -> None:
+    def apply_rows(self, session: Session, target: str, waiting: Mapping[RowsAt, Sequence[Committable]]) -> None:
         """Move an epoch's rows into the sink's table."""
         for place, committables in waiting.items():
             _move(session, place.relation, target, committables)
@@ -312,7 +312,7 @@ def _undefined(error: psycopg.Error, epoch: int) -> Gone:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class RowsAt:
     """Where a participant's rows wait, as its vote says."""
 
     schema: str
@@ -320,7 +320,7 @@ class Place:
     unlogged: bool
 
     @classmethod
-    def of(cls, committable: Committable) -> Place:
+    def of(cls, committable: Committable) -> RowsAt:
         voted = payload_of(committable, StagingWriter)
         return cls(voted["staging_schema"], voted["rows_table"], voted["unlogged"])
 
@@ -329,14 +329,14 @@ class Place:
         """The qualified name, quoted."""
         return quoted(self.schema, self.rows_table)
 
-    def registry(self, session: Session) -> Registry:
-        return Registry(session, self.schema, unlogged=self.unlogged)
+    def registry(self, session: Session) -> VoteRegistry:
+        return VoteRegistry(session, self.schema, unlogged=self.unlogged)
 
 
-def _by_place(committables: Sequence[Committable]) -> dict[Place, list[Committable]]:
-    found: dict[Place, list[Committable]] = {}
+def _by_place(committables: Sequence[Committable]) -> dict[RowsAt, list[Committable]]:
+    found: dict[RowsAt, list[Committable]] = {}
     for committable in committables:
-        found.setdefault(Place.of(committable), []).append(committable)
+        found.setdefault(RowsAt.of(committable), []).append(committable)
     return found
 
 
@@ -352,7 +352,7 @@ def _doubled(where: str, key: UniqueIndex, found: str, partitions: Sequence[int]
 
 def _waiting(
     session: Session, committables: Sequence[Committable], *, keep: bool = True
-) -> dict[Place, list[Committable]]:
+) -> dict[RowsAt, list[Committable]]:
     """Sort committables by where their rows wait: an epoch that was decided again may have two such tables.
 
     Raises Gone where some are not registered any more. `keep` them so until the transaction ends.
@@ -366,14 +366,14 @@ def _waiting(
     return dict(sorted(found.items()))
 
 
-def check_staged(session: Session, waiting: Mapping[Place, Sequence[Committable]]) -> None:
-    """Raise Doubt unless as many rows as were voted are staged."""
+def check_staged(session: Session, waiting: Mapping[RowsAt, Sequence[Committable]]) -> None:
+    """Raise Unproven unless as many rows as were voted are staged."""
     voted = sum(committable.rows for committables in waiting.values() for committable in committables)
     there = sum(
         StagingTable.rows(session, place.relation, [c.txn.attempt for c in of]) for place, of in waiting.items()
     )
     if there != voted:
-        raise Doubt(f"{there} of the {voted} rows that were voted are staged: they were changed; nothing was applied")
+        raise Unproven(f"{there} of {voted} rows that were voted are staged: they were changed; nothing was applied")
 
 
 def _move(session: Session, rows: str, target: str, committables: Sequence[Committable]) -> None:
@@ -386,7 +386,7 @@ def _move(session: Session, rows: str, target: str, committables: Sequence[Commi
     moved = session.run(f"{query} WHERE {ATTEMPT} = ANY (%s)", attempts).rowcount
     voted = sum(committable.rows for committable in committables)
     if moved != voted:
-        raise Doubt(
+        raise Unproven(
             f"table {target} took {moved} of the {voted} rows that were voted in table {rows}: they were "
             "changed there, or a trigger or rule of the table drops or adds rows; nothing of the epoch was applied"
         )

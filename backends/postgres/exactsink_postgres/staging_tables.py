@@ -18,7 +18,7 @@ from psycopg import sql
 
 from exactsink.contract import Committable
 from exactsink.toolkit.sql import quoted
-from exactsink_postgres.own_tables import Registry, in_query
+from exactsink_postgres.own_tables import VoteRegistry, in_query
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK, Table, UniqueIndex
 
@@ -117,8 +117,8 @@ class StagingTable:
         """The qualified name, quoted."""
         return quoted(self.schema, self.name)
 
-    def registry(self, session: Session) -> Registry:
-        return Registry(session, self.schema, unlogged=self.unlogged)
+    def registry(self, session: Session) -> VoteRegistry:
+        return VoteRegistry(session, self.schema, unlogged=self.unlogged)
 
     @classmethod
     def find(cls, session: Session, schema: str, sink: str) -> Iterator[StagingTable]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from exactsink_idempotent_upsert.limits import family
-from exactsink_idempotent_upsert.setwise import POSITION, ROWS, Chosen
+from exactsink_idempotent_upsert.setwise import POSITION, ROWS, FinalRows
 from exactsink_idempotent_upsert.table import DELETED, Table
 
 __all__ = ["EpochRows", "column_type", "columns_of", "takes"]
@@ -115,7 +115,7 @@ class EpochRows:
 
     def apply(self) -> None:
         """Delete what a key's last delete finds, and let the rows after it go in."""
-        table, same, chosen = self._table, self._same, Chosen(self._keys, self._table.deletes)
+        table, same, chosen = self._table, self._same, FinalRows(self._keys, self._table.deletes)
         if table.deletes:
             takes = f"WHERE {same}{f' AND {self._takes}' if table.version else ''}"
             self._run(f"DELETE FROM {self._name} WHERE EXISTS (SELECT 1 FROM ({chosen.gone()}) AS excluded {takes})")

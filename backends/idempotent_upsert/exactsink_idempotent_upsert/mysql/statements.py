@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from exactsink.toolkit.json_columns import plain
 from exactsink_idempotent_upsert.limits import family
-from exactsink_idempotent_upsert.setwise import POSITION, ROWS, Chosen
+from exactsink_idempotent_upsert.setwise import POSITION, ROWS, FinalRows
 from exactsink_idempotent_upsert.table import DELETED, GUARD, Table
 
 __all__ = ["Statements", "column_type", "packed", "quoted", "rows_of"]
@@ -183,7 +183,7 @@ class Statements:
         """
         own = {name.lower(): _own(at) for at, name in enumerate(columns)}
         keys = [own[key.lower()] for key in self.table.keys]
-        chosen = Chosen(", ".join(keys), deletes=True)
+        chosen = FinalRows(", ".join(keys), deletes=True)
         same = [f"{self._held(key)} = {_LAST}.{own[key.lower()]}" for key in self.table.keys]
         if self.table.version is not None:
             held = self._held(self.table.version)

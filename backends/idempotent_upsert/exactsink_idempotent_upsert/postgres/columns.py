@@ -27,7 +27,7 @@ from exactsink_postgres.public import pinned
 if TYPE_CHECKING:
     from sqlalchemy.engine import URL
 
-__all__ = ["ROW_COLUMN", "Chosen", "as_named", "choose", "held_in", "judged", "libpq_url", "numbered"]
+__all__ = ["ROW_COLUMN", "TableColumns", "as_named", "choose", "held_in", "judged", "libpq_url", "numbered"]
 __all__ += ["ordered_in", "own_options"]
 
 ROW_COLUMN = pg.Column(ROW, "bigint", "int8", not_null=True, optional=False)
@@ -67,7 +67,7 @@ class DirectOptions(pg.PostgresOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class TableColumns:
     """The table that was found or made, and the column for each of the rows' that is held, those `beside` it, too."""
 
     table: pg.Table
@@ -87,7 +87,7 @@ def own_options(url: str, table: Table, wait_seconds: float, staging_schema: str
 
 def choose(
     session: psycopg.Connection, options: pg.PostgresOptions, sink: str, table: Table, schema: pa.Schema
-) -> Chosen:
+) -> TableColumns:
     """Make or widen the table as the options require, and choose. Raises Fatal, ConfigError, and psycopg's errors."""
     for finding in named_findings(table, schema):
         raise Fatal(f"sink {sink}: {finding.message}", next=finding.fix)
@@ -102,7 +102,7 @@ def judged(there: pg.Table, table: Table, schema: pa.Schema) -> dict[str, pg.Col
     }
 
 
-def _chosen(there: pg.Table, table: Table, schema: pa.Schema) -> Chosen:
+def _chosen(there: pg.Table, table: Table, schema: pa.Schema) -> TableColumns:
     held = held_in(table, schema)
     columns = dict(zip(held.names, pg.chosen_columns(there, held), strict=True))
     beside = {}
@@ -110,7 +110,7 @@ def _chosen(there: pg.Table, table: Table, schema: pa.Schema) -> Chosen:
         beside[table.order_by] = _order_column(schema.field(table.order_by))
     if table.deletes:
         beside[DELETED] = _DELETED_COLUMN
-    return Chosen(there, columns | beside, list(beside.values()))
+    return TableColumns(there, columns | beside, list(beside.values()))
 
 
 def held_in(table: Table, schema: pa.Schema) -> pa.Schema:

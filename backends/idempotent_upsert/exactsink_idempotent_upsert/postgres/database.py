@@ -31,7 +31,7 @@ from exactsink_idempotent_upsert.database import (
 )
 from exactsink_idempotent_upsert.postgres.columns import (
     ROW_COLUMN,
-    Chosen,
+    TableColumns,
     as_named,
     choose,
     numbered,
@@ -94,7 +94,7 @@ class Owners(pg.OwnTable):
 
 
 class _Votes(Votes):
-    def __init__(self, registry: pg.Registry, tag: str, target: str, rows: int) -> None:
+    def __init__(self, registry: pg.VoteRegistry, tag: str, target: str, rows: int) -> None:
         self._registry, self._tag, self._target, self._rows = registry, tag, target, rows
 
     def add(self, participant: str) -> None:
@@ -156,14 +156,14 @@ class TableSession(Session):
     @property
     def votes(self) -> Votes:
         rows = 0 if self._held is None else self._held.total
-        return _Votes(pg.Registry(self._connection, self._marks.schema), self._tag, self._target, rows)
+        return _Votes(pg.VoteRegistry(self._connection, self._marks.schema), self._tag, self._target, rows)
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
         return list(self.votes.of(job, sink))
 
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
         self._owners.create()
-        pg.Registry(self._connection, self._marks.schema).create()
+        pg.VoteRegistry(self._connection, self._marks.schema).create()
         return self._owners.take(self._target, mine, succeeds)
 
     @property
@@ -247,7 +247,7 @@ class PostgresDatabase(Database):
         self._given = url, table, wait, staging_schema
         self._schema = ""
         self._connection: pg.Session  # of a driver's call
-        self._chosen: Chosen  # as the epoch was opened
+        self._chosen: TableColumns  # as the epoch was opened
 
     @property
     def traits(self) -> Traits:
@@ -312,7 +312,7 @@ class PostgresDatabase(Database):
         return self._sink.listed(self._connection)
 
     def listed(self, job: str, sink: str) -> list[InDoubt]:
-        return list(pg.Registry(self._connection, self._sink.schema(self._connection)).in_doubt(job, sink))
+        return list(pg.VoteRegistry(self._connection, self._sink.schema(self._connection)).in_doubt(job, sink))
 
     def end(self, participants: Sequence[str]) -> None:
         self._sink.roll_back(self._connection, participants)

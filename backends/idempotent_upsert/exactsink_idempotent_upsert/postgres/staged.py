@@ -90,11 +90,11 @@ class _UpsertCommitter(pg.StagingCommitter):
     def _judged(self, table: pg.Table, schema: pa.Schema) -> dict[str, pg.Column]:
         return judged(table, self._table, schema)
 
-    def apply_rows(self, session: pg.Session, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]) -> None:
-        with foreseen(f"apply staged rows to table {target}", STAGED, psycopg.Error, pg.Doubt):
+    def apply_rows(self, session: pg.Session, target: str, waiting: Mapping[pg.RowsAt, Sequence[Committable]]) -> None:
+        with foreseen(f"apply staged rows to table {target}", STAGED, psycopg.Error, pg.Unproven):
             self._upsert(session, target, waiting)
 
-    def _upsert(self, session: pg.Session, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]) -> None:
+    def _upsert(self, session: pg.Session, target: str, waiting: Mapping[pg.RowsAt, Sequence[Committable]]) -> None:
         statements = _statements(session, self._table, target, waiting)
         voted = sum(committable.rows for committables in waiting.values() for committable in committables)
         if statements.in_rounds:
@@ -109,7 +109,7 @@ class _UpsertCommitter(pg.StagingCommitter):
                 ((keys,),) = session.run(statements.keys_count()).fetchall()
                 taken = statements.taken(session.run, changed, keys)
         if taken != keys:
-            raise pg.Doubt(
+            raise pg.Unproven(
                 f"table {target} took {taken} of {keys} rows: a trigger or rule of it drops or adds rows; nothing of "
                 "the epoch was applied"
             )
@@ -140,7 +140,7 @@ def _reads_through(session: pg.Session, target: str, voted: int) -> bool:
 
 
 def _statements(
-    session: pg.Session, table: Table, target: str, waiting: Mapping[pg.Place, Sequence[Committable]]
+    session: pg.Session, table: Table, target: str, waiting: Mapping[pg.RowsAt, Sequence[Committable]]
 ) -> Statements:
     """Return an epoch's statements, for rows that wait in one staging table, or in two of one form."""
     forms = {tuple(pg.StagingTable.columns(session, place.relation, [])) for place in waiting}
