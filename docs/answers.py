@@ -1,4 +1,4 @@
-"""The shape of what commands print with `--json`: the reference is made of it, and tests hold answers against it."""
+"""The shapes of the commands' `--json` output. The reference is made from them, and tests compare answers with them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Answer(BaseModel):
 
 
 class Problem(_Answer):
-    """How a command failed: what, why, and the command to give next."""
+    """How a command failed: the event (`what`), the reason, and the next command."""
 
     kind: str
     what: str
@@ -28,7 +28,8 @@ class Problem(_Answer):
 
 
 class Settled(_Answer):
-    """What came of one sink, in participants of the last decision; `left` is empty when nothing is left to do."""
+    """The result in one sink, in participants of the last decision. `stood`: were committed before. `left` says what to
+    do next, or is empty."""
 
     sink: str
     committed: int
@@ -61,8 +62,8 @@ class Adopted(_Answer):
 class Ran(_Answer):
     """`exactsink run --json`, once it has ended: the `epochs` that it finished, and their `rows` by sink.
 
-    `last_epoch` is null when it finished none; `restarts` counts how often the query was started again, `seconds` are
-    those of the whole run; `stopped_by` says who asked it to end.
+    `last_epoch` is null if it finished none. `restarts` counts the restarts of the query. `seconds` is the time of the
+    whole run. `stopped_by` says who stopped it.
     """
 
     job: str | None = None
@@ -77,15 +78,16 @@ class Ran(_Answer):
 
 @dataclass(frozen=True, slots=True)
 class CheckedSink(Guarantee):
-    """What `check` says of one sink: its promise, and what was found of it."""
+    """One sink in the output of `check`: its promise, and preflight's findings."""
 
     findings: Sequence[Finding]
 
 
 class Checked(_Answer):
-    """`exactsink check --json`: the job's guarantee, that of each sink, and what preflight found of it.
+    """`exactsink check --json`: the guarantees of the job and of each sink, and preflight's findings.
 
-    `findings` are the job's own, beside the `error`; `not_looked_at` is what `--no-spark` leaves open.
+    `findings` concern the job as a whole, in addition to `error`. `not_looked_at` lists the checks that `--no-spark`
+    leaves out.
     """
 
     job: str | None = None
@@ -104,7 +106,7 @@ class _Wrong(_Answer):
 
 
 class Verified(_Answer):
-    """`exactsink journal verify --json`: how many entries stand, which are absent (from, to), and what is wrong."""
+    """`exactsink journal verify --json`: how many entries exist, which are absent (from, to), and which are damaged."""
 
     entries: int = 0
     gaps: Sequence[tuple[int, int]] = ()

@@ -28,14 +28,14 @@ The interface that a plugin implements: `from exactsink.contract import ...`. Th
 _KIT = """\
 # The conformance kit
 
-What `exactsink.testing` plays on a backend: `exactsink conformance NAME`, or a pytest class that inherits from
-`ConformanceSuite`. Each scenario plays the coordinator itself, with drivers and participants as processes.
+`exactsink.testing` plays these scenarios on a backend. Start it by `exactsink conformance NAME`, or by a pytest class
+that inherits from `ConformanceSuite`. Each scenario runs the real coordinator; drivers and participants are processes.
 """
 _PARTS: Mapping[str, Sequence[str]] = {
-    "What you write": ["Backend", "BackendOptions", "Writer", "Committer"],
+    "Classes that you write": ["Backend", "BackendOptions", "Writer", "Committer"],
     "Two easier roads": ["StagedBackend", "Applier", "Marker", "IdempotentBackend", "Version", "StagingBackend"],
-    "What you are given": ["JobContext", "Txn", "Undecided", "JobSinks"],
-    "What you answer": [
+    "Values that you get": ["JobContext", "Txn", "Undecided", "JobSinks"],
+    "Values that you return": [
         *("Committable", "Committed", "AlreadyCommitted", "Lost", "Unknown", "Prepared"),
         *("InDoubt", "Mark", "Audit", "Finding", "Traits"),
     ],
@@ -45,7 +45,7 @@ _PARTS: Mapping[str, Sequence[str]] = {
 
 
 def contract_page() -> str:
-    """Return every class that an author meets, its calls with their signatures, and what each promises."""
+    """Return every class that an author uses, its calls with their signatures, and the promise of each."""
     parts = [_CONTRACT]
     for title, names in _PARTS.items():
         parts.append(f"## {title}\n")
@@ -54,7 +54,7 @@ def contract_page() -> str:
 
 
 def kit_page() -> str:
-    """Return the scenarios with the failure that each stands for, the capabilities, and a target's calls."""
+    """Return the scenarios with the failure that each plays, the capabilities, and a target's calls."""
     matrix = [s for s in SCENARIOS.values() if re.match("(killed|stalled)-(before|after)-", s.name)]
     others = [s for s in SCENARIOS.values() if s not in matrix]
     points = {re.sub("^(killed|stalled)-(before|after)-", "", s.name): None for s in matrix}
@@ -68,10 +68,10 @@ def kit_page() -> str:
         [
             _KIT,
             "## Scenarios\n",
-            markdown_table(("scenario", "what holds", "what happens to people", "needs"), rows),
+            markdown_table(("scenario", "promise", "the failure in real life", "needs"), rows),
             f"POINT is each of {', '.join(f'`{point}`' for point in points)}.\n",
-            "## Capabilities\n\nA scenario that needs one is skipped where it is not there. Nothing else skips one.\n",
-            markdown_table(("capability", "when a scenario is skipped"), capabilities),
+            "## Capabilities\n\nThe kit skips a scenario only if a capability that it needs is missing.\n",
+            markdown_table(("capability", "it is missing if"), capabilities),
             "## A target\n",
             class_section(ConformanceTarget),
         ]
@@ -79,7 +79,7 @@ def kit_page() -> str:
 
 
 def class_section(kind: type) -> str:
-    """Return a class with its calls, their signatures, and what each promises."""
+    """Return a class with its calls, their signatures, and the promise of each."""
     bases = [base.__name__ for base in kind.__bases__ if base.__name__ in (*contract.__all__, *roads.__all__)]
     over = f" ({', '.join(bases)})" if bases else ""
     parts = [f"### `{kind.__name__}`{over}\n\n{prose(inspect.getdoc(kind) or '')}\n"]

@@ -42,44 +42,44 @@ _CONFIG = """\
 
 A TOML file. An unknown key is an error, which names the nearest known one.
 
-Strings may hold `${NAME}` or `${NAME:-default}` from the environment; no error of the config shows what came from it.
-A variable that is not set, or is empty, is refused where it has no default: `${NAME:-}` lets nothing stand in.
-In a backend's own options, `${executor:NAME}` is also resolved in each task, from its executor's environment: such a
-value does not travel from the driver.
+Strings may hold `${NAME}` or `${NAME:-default}` from the environment. No error of the config shows such a value.
+exactsink refuses a variable that is not set, or is empty, unless it has a default. `${NAME:-}` has an empty default.
+In a backend's own options, `${executor:NAME}` is resolved in each task, from its executor's environment. The driver
+does not send such a value.
 """
 _ROADS = """\
 # Three backends, whole
 
-What `exactsink init FOLDER --plugin ledger --from ROAD` writes, but for `pyproject.toml`, README, announcement, and
-the target on which the kit plays it. Each keeps its rows in an SQLite file, which stands for a store: of transactions,
-of keys with conditional writes, of prepared work. Beside the store's calls, imports and options that is fewer than a
-hundred lines. Each is played as it stands here, in two of the kit's scenarios.
+`exactsink init FOLDER --plugin ledger --from ROAD` writes these backends. (It also writes `pyproject.toml`, a README,
+the announcement, and the kit's target.) Each keeps its rows in an SQLite file instead of a real store: with
+transactions, with keys and conditional writes, or with prepared work. Without the store's calls, imports and options,
+each has fewer than a hundred lines. The tests run each as it is here, in two of the kit's scenarios.
 """
 _JSON = """\
 # JSON of the commands
 
-With `--json`, stdout has one document; all else goes to stderr. `error` is null, or says how the command failed: its
-exit code is the same. A field may be missing where an error came first. A process that is cut off (by a second signal,
-or when a stop takes too long) prints nothing. Later releases add fields, and take none away.
+With `--json`, stdout has one document, and all other output goes to stderr. `error` is null, or describes the failure,
+with the command's exit code. A field may be missing if an error came first. A process that is cut off (by a second
+signal, or because a stop took too long) prints nothing. Later releases add fields, and remove none.
 """
 _PYTHON = """\
 # Python
 
 `from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
-Each call raises [errors](errors.md) of exactsink's; what it may raise stands with it.
+Calls raise exactsink's [errors](errors.md). Each call's text names them.
 """
 _OTHERS = """\
-`exactsink status --json` and `runs --json` are in [Observe a job](../how-to/observe.md#health-checks); of the
-first, `checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
+`exactsink status --json` and `runs --json` are in [Observe a job](../how-to/observe.md#health-checks). In `status`,
+`checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
 
-`exactsink journal export` writes the journal's entries as they are stored, a line each, the oldest first: with a
-record's place in the chain, its marks, and every vote.
+`exactsink journal export` writes the journal's entries as they are stored, one on each line, the oldest first. An
+entry has its place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
-    0: "ok: all that was asked for is done; or `run` was asked to stop, and ended after its epoch",
+    0: "ok: the command has done its work; or `run` was told to stop, and ended after its epoch",
     EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, the same command goes on",
-    128 + signal.SIGHUP: "SIGHUP came as a second signal: ended at once, as by a crash; nothing decided is lost",
-    128 + signal.SIGTERM: "SIGTERM came as a second signal: ended at once, as by a crash; nothing decided is lost",
+    128 + signal.SIGHUP: "a second signal, SIGHUP, ended it at once, as a crash does; nothing decided is lost",
+    128 + signal.SIGTERM: "a second signal, SIGTERM, ended it at once, as a crash does; nothing decided is lost",
     errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, the same command is safe",
 }
 
@@ -89,14 +89,14 @@ def config_page() -> str:
     parts = [_CONFIG]
     parts += [_section(f"`[{title}]`", model) for title, model in sections().items()]
     parts.append(
-        "## Options of the backends\n\nThey stand in the sink's own table, `[sinks.NAME]`, beside the keys above.\n"
+        "## Options of the backends\n\nWrite them into the sink's own table, `[sinks.NAME]`, beside the keys above.\n"
     )
     registry = Registry(installed_plugins())
     for listing in registry.listings():
         options = registry.load(listing.name, listing.name).Options
         parts.append(_section(f'`backend = "{listing.name}"`', options, level="###"))
         parts.append(
-            markdown_table(("strategy", "what it does"), ((f"`{s}`", line) for s, line in listing.strategies.items()))
+            markdown_table(("strategy", "effect"), ((f"`{s}`", line) for s, line in listing.strategies.items()))
         )
     return "\n".join(parts)
 
@@ -108,12 +108,12 @@ def cli_page() -> str:
         usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
         parts.append(f"## `exactsink {name}`\n\n{prose(command.help or '')}\n")
         parts.append(_options(command, f"{usage} [OPTIONS]"))
-    parts.append("How a command ends: [exit codes](exit-codes.md).\n")
+    parts.append("See also: [exit codes](exit-codes.md).\n")
     return "\n".join(parts)
 
 
 def _commands(group: click.Group) -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands, those of groups that backends bring by both their words."""
+    """Yield all commands. A command of a backend's group has both words as its name."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -130,11 +130,9 @@ def exit_codes_page() -> str:
         if kind is not errors.ExactsinkError:
             rows.setdefault(kind.exit_code, []).append(f"`{kind.__name__}`: {_first(kind)}")
     rows[errors.ConfigError.exit_code].append("a mistake on the command line")
-    table = markdown_table(
-        ("code", "what it means"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items()))
-    )
+    table = markdown_table(("code", "meaning"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
     return (
-        "# Exit codes\n\nEvery error is printed as what happened, why, and the next command.\n\n" + table + "\n"
+        "# Exit codes\n\nEvery error prints the event, the reason, and the next command.\n\n" + table + "\n"
         "A supervisor may start a job again after 70, 75, 130, 143 and a signal. After 1 to 6 a person has "
         "to look first.\n"
     )
@@ -147,8 +145,8 @@ def errors_page() -> str:
         for kind in _tree(errors.ExactsinkError)
     )
     return (
-        "# Errors\n\nFrom `exactsink.contract`. Each has `what`, `why` and `next`, and pickles. Ordered by what "
-        "the caller does next.\n\n" + markdown_table(("error", "is a", "exit code", "what the caller does"), rows)
+        "# Errors\n\nFrom `exactsink.contract`. Each has `what`, `why` and `next`, and pickles. Grouped by the "
+        "caller's next step.\n\n" + markdown_table(("error", "is a", "exit code", "the caller's next step"), rows)
     )
 
 
@@ -171,7 +169,7 @@ def metrics_page() -> str:
 
 
 def json_page() -> str:
-    """Return what commands print with `--json`."""
+    """Return the output of commands with `--json`."""
     parts = [_JSON]
     for model in ANSWERS:
         rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
@@ -214,7 +212,7 @@ def roads_page() -> str:
 
 
 def python_page() -> str:
-    """Return what a program meets: the job, its query, and what came of a batch run."""
+    """Return the classes that a program uses: the job, its query, and the result of a batch run."""
     return "\n".join([_PYTHON, *(class_section(kind) for kind in (Job, Query, RunResult))])
 
 
@@ -235,7 +233,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
 
 
 def stale(folder: Path = FOLDER) -> list[str]:
-    """Name the pages that are not what the code and the figures say now."""
+    """Name the pages that differ from the code and the figures of now."""
     texts = {page: page.read_text(encoding="utf-8") for page in PAGES_WITH_FIGURES}
     figures = [page.name for page, text in texts.items() if with_figures(text) != text]
     stubs = [f"{path.parent.name}/{path.name}" for path, backend in STUBS.items() if not _is(path, stub(backend))]
@@ -279,7 +277,7 @@ def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
         rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))
     doc = prose(inspect.getdoc(model) or "")
-    return f"{level} {title}\n\n{doc}\n\n" + markdown_table(("key", "type", "default", "what it says"), rows)
+    return f"{level} {title}\n\n{doc}\n\n" + markdown_table(("key", "type", "default", "meaning"), rows)
 
 
 def _kind(annotation: object) -> str:
@@ -314,7 +312,7 @@ def _options(command: click.Command, usage: str) -> str:
     options = [p for p in command.params if isinstance(p, click.Option)]
     rows = [(", ".join(f"`{name}`" for name in (*o.opts, *o.secondary_opts)), _option_text(o)) for o in options]
     return f"```text no-run: usage\n{usage if rows else usage.removesuffix(' [OPTIONS]')}\n```\n" + (
-        "\n" + markdown_table(("option", "what it does"), rows) if rows else ""
+        "\n" + markdown_table(("option", "effect"), rows) if rows else ""
     )
 
 

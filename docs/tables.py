@@ -19,21 +19,21 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 def points_table() -> str:
     """Return the protocol's points, in their order."""
     return markdown_table(
-        ("point", "what happens between its two sides"), ((f"`{p}`", says) for p, says in POINTS.items())
+        ("point", "the work between its before and its after"), ((f"`{p}`", says) for p, says in POINTS.items())
     )
 
 
 def events_table() -> str:
     """Return every event that is no point, with its fields; job is in all, epoch in most."""
     rows = ((f"`{name}`", kind.reports, _names(kind.fields)) for name, kind in EVENTS.items())
-    return markdown_table(("event", "what it reports", "fields"), rows)
+    return markdown_table(("event", "meaning", "fields"), rows)
 
 
 def metrics_table() -> str:
     """Return every metric by its names in Prometheus and OpenTelemetry."""
     metrics = (*METRICS, *LIVE_METRICS)
     rows = ((f"`{m.prometheus}`", f"`{m.opentelemetry}`", m.kind, _names(m.labels), m.unit, m.help) for m in metrics)
-    return markdown_table(("Prometheus", "OpenTelemetry", "kind", "labels", "unit", "what it reports"), rows)
+    return markdown_table(("Prometheus", "OpenTelemetry", "kind", "labels", "unit", "meaning"), rows)
 
 
 def _names(names: Iterable[str]) -> str:

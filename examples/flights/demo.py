@@ -1,6 +1,6 @@
-"""Run the flights job, kill its driver five times with SIGKILL, each time elsewhere in the protocol, and reconcile.
+"""Run the flights job, kill its driver five times with SIGKILL at different steps, and compare sinks and source.
 
-Exit code 1 when a row is lost or doubled.
+Ends with exit code 1 if a row is lost or doubled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hold both sinks against the source, row by row, each row as often as it was applied."""
+"""Compare both sinks with the source, row by row, and count how often each row was applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What a sink holds of the source: every figure counts whole rows, all columns compared."""
+    """The differences between a sink and the source. Each figure counts whole rows, compared by all columns."""
 
     sink: str
     expected: int
@@ -77,7 +77,7 @@ def _rows(table: pa.Table, columns: Sequence[str]) -> Iterable[Row]:
 
 
 def _table(folder: Path, columns: Sequence[str]) -> list[Row]:
-    """Read the table; its upserts are keyed, so a row of it stands once, and it is held whole against the source."""
+    """Read the table. Upserts keep one row for each key, so every row counts once."""
     names = ", ".join("rtrim(replace(time_hour, 'T', ' '), 'Z')" if c == "time_hour" else c for c in columns)
     connection = sqlite3.connect(folder / "flights.db")
     try:

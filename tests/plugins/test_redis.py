@@ -71,7 +71,7 @@ def test_what_would_break_an_epoch_in_the_middle_is_refused_whole(server: RedisS
     """EXEC rolls nothing back, so nothing in it may fail by itself."""
     sink = session(server, tmp_path)
     server.execute("SET", f"{{{tmp_path.name}}}:count:kind", "no hash")
-    with pytest.raises(Fatal, match="is no hash"):
+    with pytest.raises(Fatal, match="is not a hash"):
         sink.commit(0, sink.prepare(0, [rows(1)]))
     assert server.execute("KEYS", f"{{{tmp_path.name}}}:row:*") == []
 

@@ -1,4 +1,4 @@
-"""For whoever reads the targets: up to which epoch all sinks of a job hold the same rows. No Spark.
+"""Find the epoch up to which all sinks of a job have the same rows, for readers of the targets. Needs no Spark.
 
 from exactsink.reader import last_complete_epoch
 

@@ -1,8 +1,8 @@
-"""The last epoch that is complete in every sink: where a reader can cut all targets, and join them.
+"""The last epoch that is complete in every sink: up to it, a reader can read all targets at the same point.
 
-It may lag, and never leads: what nothing proves is not counted. It goes by what drivers recorded. That a target was put
-back in time since is found by the next start and by `exactsink verify`, not here; and what a person gave up (`resolve`,
-`rebase`) stays missing below the cut.
+It may lag behind, but never counts an epoch that is not proven complete. It relies on the records of drivers. If a
+target was restored from a backup since, the next start and `exactsink verify` detect that; this module does not. Rows
+that a person gave up (`resolve`, `rebase`) stay missing.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ __all__ = ["complete_epoch", "last_complete_epoch", "look"]
 
 
 def last_complete_epoch(job_or_checkpoint: str | os.PathLike[str], run: str | None = None) -> int | None:
-    """Return the last epoch that is complete in every sink, None before the first: rows up to it are the same rows
-    of the source in all of them.
+    """Return the last epoch that is complete in every sink, None before the first. Up to it, all sinks have the same
+    rows of the source.
 
-    Takes a job's file (`*.toml`), or its checkpoint where the journal stands beside it. `run` names a batch run. Raises
-    ConfigError, Retryable, and LineageError for a journal that was changed.
+    Takes a job's file (`*.toml`), or its checkpoint if the journal is beside it. `run` names a batch run. Raises
+    ConfigError, Retryable, and LineageError if the journal was changed.
     """
     return look(_history(os.fspath(job_or_checkpoint), run))[0]
 
 
 def look(history: JobHistory) -> tuple[int | None, Log]:
-    """Return the last complete epoch, and the log that says so."""
+    """Return the last complete epoch, and the journal's log that proves it."""
     state = history.last_state()  # before the journal, which then is at least as new
     what = f"the journal in {history.folder} can't be read"
     with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
@@ -43,12 +43,12 @@ def look(history: JobHistory) -> tuple[int | None, Log]:
 def complete_epoch(log: Log, state: State | None) -> int | None:
     """Return the last epoch that a journal, and a state that was read before it, prove to be complete in every sink.
 
-    An epoch is decided once all before it are complete. Whether the last one is, too, a record of the journal says, or
-    the state that the newest claim's driver wrote: an older driver's may be of before the journal or a target was put
-    back.
+    An epoch is decided once all epochs before it are complete. The last one is complete if the journal says so, or if
+    the driver of the newest claim wrote so into its state. An older driver's state does not count: it may have been
+    written before somebody restored the journal or a target.
     """
     decision = log.decision
-    if decision is None or not decision.sinks:  # none is decided, or a person has said what stands in each target
+    if decision is None or not decision.sinks:  # none is decided, or a person has settled every target
         return None
     claim = log.claims[-1]
     mine = state is not None and (state.generation, state.driver) == (claim.generation, claim.driver)

@@ -1,7 +1,7 @@
 """MariaDB and MySQL as a sink of exactsink, by their own two-phase commit: one XA branch a participant.
 
-A task ends its branch by XA PREPARE and leaves; the driver, in whatever process, ends it by XA COMMIT. What proves a
-commit is the row in `exactsink_xa` that each branch writes itself: `exactsink_mysql_xa_server` says why.
+A task ends with XA PREPARE. The driver, or any later process, ends the branch with XA COMMIT. A row in `exactsink_xa`,
+which each branch writes itself, proves the commit: `exactsink_mysql_xa_server` says why a proof is needed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def exactsink_backends() -> list[BackendSpec]:
 
 
 class XaBackend(Backend):
-    """What is journaled and travels to the executors: the options, no connection."""
+    """The part that the journal stores and the executors get: the options, no connection."""
 
     Options = XaOptions
     options: XaOptions
@@ -100,7 +100,7 @@ class XaBackend(Backend):
 
 
 class XaWriter(Writer):
-    """A task attempt's branch, in a session of its own: it ends with the session, unless it is prepared."""
+    """A task attempt's branch, in a session of its own: unless it is prepared, it ends with the session."""
 
     def __init__(self, options: XaOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
         self._given = json.loads(ticket)
@@ -129,7 +129,7 @@ class XaWriter(Writer):
                 raise
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Insert a batch's rows. The session is strict, and what it would round silently is refused here."""
+        """Insert a batch's rows. The strict session refuses most misfits; this refuses values it rounds silently."""
         with explained(self._doing, _UNDECIDED):
             ticks = self._given["ticks"]
             columns = [self._values(name, batch.column(name), ticks.get(name, 1)) for name in batch.schema.names]
@@ -171,12 +171,12 @@ class XaWriter(Writer):
             raise Fatal(what, why=_UNDECIDED, next="cast or filter such values before this sink") from error
 
     def _put(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Insert rows by one statement: what the server notes about it is that of its last one."""
+        """Insert rows by one statement, because SHOW WARNINGS is about the last statement only."""
         with self._session.connection.cursor() as cursor:
             cursor.max_stmt_length = 2**30
             count = cursor.executemany(self._insert, rows)
             notes = self._session.rows("SHOW WARNINGS") if cursor.warning_count else ()
-        cut = [said for _, code, said in notes if code == _CUT]  # by strict sessions, too: digits, trailing spaces
+        cut = [said for _, code, said in notes if code == _CUT]  # strict sessions cut these: digits, trailing spaces
         if cut or count != len(rows):
             what = cut[0] if cut else f"the server took {count} of {len(rows)} rows"
             raise Fatal(f"{self._doing}: {what}", why=_UNDECIDED, next="cast or filter such values before this sink")
@@ -184,7 +184,7 @@ class XaWriter(Writer):
 
 
 class XaCommitter(Committer):
-    """The driver's side. It keeps a session, and reads the mark in the one that it commits in."""
+    """The driver's side. It keeps a session, and reads the mark in the session that commits."""
 
     def __init__(self, options: XaOptions, ctx: JobContext) -> None:
         self._options, self._ctx, self._mine = options, ctx, (ctx.job, ctx.sink)
@@ -239,7 +239,7 @@ class XaCommitter(Committer):
         return [Prepared() if c.ref in held else _resolved(c.ref, proven, (), seen) for c in committables]
 
     def _proof(self, epoch: int, seen: Mark | None) -> Mark | None:
-        """Return the mark that was seen, if that a participant is not in it proves its loss."""
+        """Return the mark that was seen, or None if a participant's absence from it does not prove its loss."""
         return None if epoch == self._ctx.unbound_epoch else seen
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
@@ -251,14 +251,14 @@ class XaCommitter(Committer):
             return Audit.by_column(column, dict(session.rows(counted, min(epochs))), epochs)
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        with self._using("look what a branch holds up") as session:
+        with self._using("look up a prepared branch") as session:
             if participant.ref not in self._listed(session):
                 return []
         table = self._options.table
         return [
-            f"whoever writes the same key into table {table}, and waits for innodb_lock_wait_timeout",
+            f"sessions that write the same key into table {table}: they wait for innodb_lock_wait_timeout",
             f"ALTER, DROP, TRUNCATE and CREATE INDEX of table {table} and of {MARKS}",
-            "purge: all that was deleted or updated since it began stays in the server's undo logs",
+            "purge: rows deleted or updated since the branch began stay in the server's undo logs",
         ]
 
     def abort(self, undecided: Undecided) -> None:
@@ -268,7 +268,7 @@ class XaCommitter(Committer):
             end(session, "XA ROLLBACK", branches, self._options.lock_timeout_seconds)
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        with self._using("list what is in doubt") as session:
+        with self._using("list prepared branches") as session:
             [(now,)] = session.rows("SELECT UNIX_TIMESTAMP()")
             branches = self._listed(session).values()
             return [InDoubt.of(branch.txn, age_seconds=max(0.0, now - branch.begun)) for branch in branches]
@@ -284,7 +284,7 @@ class XaCommitter(Committer):
             if mark is None:
                 session.rows(MARKS_TABLE)
                 birth = *self._mine, _BIRTH, "", self._ctx.lineage, ""
-                session.rows(f"{_MARK} ON DUPLICATE KEY UPDATE epoch = epoch", *birth)  # another's birth stands
+                session.rows(f"{_MARK} ON DUPLICATE KEY UPDATE epoch = epoch", *birth)  # an existing birth stays
                 mark = self._stands(session)
         assert mark is not None
         return mark
@@ -314,22 +314,22 @@ class XaCommitter(Committer):
         return {c.ref: branches[c.ref] for c in committables if c.ref in branches}
 
     def _seen(self, session: Session, doing: str) -> Mark | None:
-        """Return the mark that stands, before anything is done. Raises Retryable where another session has read it."""
+        """Return the present mark, before a change. Raises Retryable if another session has read it before."""
         if self._read is not None and self._read is not session:
             what = f"sink {self._ctx.sink}: {doing}: the session that had read the mark is lost"
-            why = "a new one may lead to another server: its mark is to be read first"
-            raise Retryable(what, why=why, next="it is tried again")
+            why = "a new session may reach another server, so exactsink compares the mark there first"
+            raise Retryable(what, why=why, next="wait: exactsink tries the commit again")
         return self._stands(session)
 
     def _proven(self, session: Session, epoch: int, committables: Sequence[Committable]) -> set[str]:
-        """Return the participants that have left a mark; all of them where a later epoch has one."""
+        """Return the participants with a mark; all of them if a later epoch has one."""
         query = f"SELECT epoch, ref {_OF_SINK} AND lineage = %s AND epoch >= %s"
         marks = session.rows_if_there(query, *self._mine, self._ctx.lineage, epoch)
         refs = {committable.ref for committable in committables}
         return refs if any(stored > epoch for stored, _ in marks) else refs.intersection(ref for _, ref in marks)
 
     def _stands(self, session: Session) -> Mark | None:
-        """Read the mark: the highest epoch's rows, another journal's before our own; else the birth."""
+        """Read the mark: the rows of the highest epoch, another journal's first; without an epoch, the birth."""
         newest = f"AND epoch = (SELECT MAX(epoch) {_OF_SINK})"
         query = f"SELECT lineage, epoch, ref, token {_OF_SINK} {newest} ORDER BY lineage = %s"
         rows = session.rows_if_there(query, *self._mine, *self._mine, self._ctx.lineage)
@@ -343,7 +343,7 @@ class XaCommitter(Committer):
 
     @contextmanager
     def _using(self, doing: str, safe: str = "") -> Iterator[Session]:
-        """Return the kept session, or a new one for one that is lost; it is not kept after an error."""
+        """Return the kept session, or a new one if it is lost. An error closes the session."""
         with explained(f"sink {self._ctx.sink}: {doing}", safe):
             if self._session is not None and not self._session.is_alive():
                 self.close()
@@ -359,14 +359,14 @@ class XaCommitter(Committer):
 def _resolved(
     ref: str, proven: Collection[str], done: Collection[str], seen: Mark | None
 ) -> AlreadyCommitted | Lost | Unknown:
-    """Return what became of a participant that is not prepared, given the mark that stood before."""
+    """Return the outcome of a participant that is not prepared, given the mark that was read before."""
     if ref in proven:
         return AlreadyCommitted()
     if ref in done:  # see the top of this module
         return Unknown(
-            f"the server answered OK to XA COMMIT of {ref}, and its rows don't show: restart the server, which"
+            f"the server answered OK to XA COMMIT of {ref}, but its rows don't show: restart the server, and it"
             " lists the branch again"
         )
     if seen is not None:
-        return Lost(f"{ref} is not prepared, and left no mark; the target stands at {seen}")
+        return Lost(f"{ref} is not prepared, and left no mark; the target's mark is {seen}")
     return Unknown(f"{ref} is not prepared, and nothing in the target shows its outcome")

@@ -1,9 +1,9 @@
-"""A MariaDB or MySQL server as a job reaches it: sessions, XA branches and how they end, and errors as ours.
+"""A MariaDB or MySQL server: sessions, XA branches and their ends, and its errors as the contract's errors.
 
-A server keeps no outcome of a branch, and its answer proves none, measured on MariaDB 10.11: XA COMMIT and XA ROLLBACK
-of a branch whose session is just ending answer OK, drop it from XA RECOVER, and leave it prepared, with its locks,
-until the server is started again, which lists it once more. So no branch is ended before InnoDB has it as one that no
-session holds.
+The server does not record how a branch ended, and its answer proves nothing. Measured on MariaDB 10.11: if the session
+of a branch is just ending, XA COMMIT and XA ROLLBACK answer OK and drop the branch from XA RECOVER, but leave it
+prepared, with its locks. After a restart, the server lists it again. So this module ends a branch only when InnoDB
+shows that no session holds it.
 """
 
 from __future__ import annotations
@@ -36,37 +36,37 @@ _PASSING = {
     **dict.fromkeys((1040, 1203, 1226), "see how many connections the server and the user may have"),
     **dict.fromkeys((1053, 1927, 2002, 2003, 2006, 2013, 2014, 4031), "check that the server runs"),
     **dict.fromkeys((1021, 1114, 1180), "free space on the server's disk"),
-    **dict.fromkeys((1290, 1836), "see whether the server is read-only: a replica, say"),
-    **dict.fromkeys((1317, 1969, 3024), "see who ends statements: max_statement_time, say"),
+    **dict.fromkeys((1290, 1836), "check whether the server is read-only, for example a replica"),
+    **dict.fromkeys((1317, 1969, 3024), "find out what ends statements, for example max_statement_time"),
     1205: "see who holds locks on the table (SHOW ENGINE INNODB STATUS, XA RECOVER)",
     1213: "another transaction had locks that this one needs",
 }
-"""Codes of what may go well later, with what to look at."""
+"""Codes of errors that may pass, with the place to look at."""
 _HINTS = {
-    1044: "grant the user what the job needs: `exactsink check` shows the statement",
+    1044: "grant the missing right to the user: `exactsink check` shows the statement",
     1045: "correct user and password in url",
     1049: "make the database, or correct it in url",
-    1062: "filter rows whose key stands there; or use idempotent_upsert, which replaces them",
-    1142: "grant the user what the job needs: `exactsink check` shows the statement",
+    1062: "filter rows with an existing key; or use idempotent_upsert, which replaces rows",
+    1142: "grant the missing right to the user: `exactsink check` shows the statement",
     _NO_TABLE: "bring the table back, or set create = true",
     1153: "raise max_allowed_packet",
-    1227: "grant the user what the job needs: `exactsink check` shows the statement",
+    1227: "grant the missing right to the user: `exactsink check` shows the statement",
     1665: "set binlog_format to MIXED or ROW",
     1364: "give the column a DEFAULT, or select it into this sink",
 }
 
 
 class XaOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
+    """The sink's options in a job's file."""
 
     url: SecretStr
     """`mysql://user:password@host:3306/database`; `?ssl_ca=FILE` for TLS, `?unix_socket=FILE`."""
     table: Annotated[str, Field(pattern=r"^[^`.]{1,64}$")]
     """The table that rows are appended to, in that database."""
     create: bool = False
-    """Whether to make the table where there is none."""
+    """Whether to make the table if it does not exist."""
     lock_timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
-    """How long to wait for another's lock, and for a session to let go of its branch."""
+    """How long to wait for another session's lock, and for a session to release its branch."""
 
     @field_validator("url")
     @classmethod
@@ -74,7 +74,7 @@ class XaOptions(BackendOptions):
         given = urlsplit(url.get_secret_value())
         try:
             is_fit = given.port != 0 and given.scheme.partition("+")[0] in ("mysql", "mariadb") and len(given.path) > 1
-        except ValueError:  # it shows what it takes for the port: half a password, say
+        except ValueError:  # its text has the port that it read: perhaps half a password
             is_fit = False
         if not is_fit:
             raise ValueError("write mysql://user:password@host:3306/database, and %2F for a / in the password")
@@ -84,7 +84,7 @@ class XaOptions(BackendOptions):
 
     @property
     def place(self) -> dict[str, Any]:
-        """Return where the url leads to, as the driver's arguments; without the user."""
+        """Return the url's place as the driver's arguments, without the user."""
         given = urlsplit(self.url.get_secret_value())
         place = {"host": given.hostname or "localhost", "port": given.port or 3306, "database": unquote(given.path[1:])}
         return {**place, **dict(parse_qsl(given.query))}
@@ -92,9 +92,9 @@ class XaOptions(BackendOptions):
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A participant's XA branch. Its xid reads back: `job.sink@database`, and the rest with the session that began it.
+    """A participant's XA branch. Its xid is `job.sink@database`, then its claim, place and session.
 
-    An xid is the server's, so it names the database, too: two jobs of one name may have one each.
+    An xid is unique in a server, so it also names the database: two jobs of one name may use a database each.
     """
 
     scope: bytes
@@ -104,7 +104,7 @@ class Branch:
 
     @staticmethod
     def scope_of(job: str, sink: str, database: str) -> bytes:
-        """Return what all branches of a sink have in common, of 64 bytes at most: a longer one ends in its hash."""
+        """Return the part that all xids of a sink share, 64 bytes at most: a longer one ends in its hash."""
         scope = f"{job}.{sink}@{database}".encode()
         return scope if len(scope) <= 64 else scope[:43] + b"~" + hashlib.sha256(scope).hexdigest()[:20].encode()
 
@@ -132,7 +132,7 @@ class Branch:
 
 
 class Session:
-    """A session that refuses what it would cut, in autocommit, UTC, READ COMMITTED; it raises the driver's errors."""
+    """A session in autocommit, UTC and READ COMMITTED that refuses values it would cut. Raises the driver's errors."""
 
     def __init__(self, options: XaOptions) -> None:
         given, place = urlsplit(options.url.get_secret_value()), options.place
@@ -152,9 +152,7 @@ class Session:
                 "SELECT @@SESSION.sql_mode, VERSION(), CONNECTION_ID(), UNIX_TIMESTAMP(), DATABASE()"
             )
             if "STRICT_ALL_TABLES" not in mode:
-                raise Fatal(
-                    f"the session is not strict: sql_mode is {mode}", next="connect past what changes statements"
-                )
+                raise Fatal(f"the session is not strict: sql_mode is {mode}", next="connect without a proxy in between")
         except BaseException:
             self.connection.close()
             raise
@@ -185,19 +183,19 @@ class Session:
         return True
 
     def close(self) -> None:
-        """End the session, and what it has not prepared. Idempotent."""
+        """End the session, and its branch unless that is prepared. Idempotent."""
         if self.connection.open:
             self.connection.close()
 
     def held(self) -> set[int] | None:
-        """Return the sessions that hold prepared branches, 0 for one that is not named; None where the list has gaps.
+        """Return the ids of sessions that hold prepared branches, 0 for an unknown id; None if the list is incomplete.
 
-        MySQL lets go of a branch when it prepares it (xa_detach_on_prepare). MariaDB does when its session has ended,
-        and has it free in XA RECOVER a moment too early.
+        MySQL releases a branch when it prepares it (xa_detach_on_prepare). MariaDB releases it when its session has
+        ended, but lists it in XA RECOVER a moment earlier.
         """
         if not self.is_mariadb:
             return set()
-        self.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # so that this session is in the list, too
+        self.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")  # so that this session is in the list
         [(_, _, text)] = self.rows("SHOW ENGINE INNODB STATUS")
         self.rows("COMMIT")
         transactions = text.split("---TRANSACTION ")[1:]
@@ -208,15 +206,16 @@ class Session:
 
 
 def listed(session: Session, scope: bytes, job: str, sink: str) -> dict[str, Branch]:
-    """Return the prepared branches of one sink by their participants' names; nobody else's."""
+    """Return the prepared branches of one sink by their participants' names, without those of other sinks."""
     branches = (Branch.read(scope, job, sink, row) for row in session.rows("XA RECOVER"))
     return {branch.txn.id: branch for branch in branches if branch is not None}
 
 
 def end(session: Session, how: str, branches: Mapping[str, Branch], seconds: float) -> set[str]:
-    """Commit or roll back (`XA COMMIT`, `XA ROLLBACK`) these branches; return those that the server said it had ended.
+    """Commit or roll back (`XA COMMIT`, `XA ROLLBACK`) these branches; return those that the server reported as ended.
 
-    Each one is gone then, by this call or another's. Raises Retryable for one that is still held when time is up.
+    Afterwards all of them have ended, by this call or another's. Raises Retryable if a session still holds one when
+    `seconds` have passed.
     """
     done: set[str] = set()
     until = time.monotonic() + seconds
@@ -238,7 +237,7 @@ def end(session: Session, how: str, branches: Mapping[str, Branch], seconds: flo
             raise Retryable(
                 f"{how} of {ref}: its session {branch.session}, or another that ends it, still holds it",
                 why="a branch is ended when no session holds it" if held is not None else "InnoDB's list is incomplete",
-                next=f"KILL {branch.session}, if it is not a new one of that number; it is tried again",
+                next=f"KILL {branch.session}, unless a new session has that number; then start the job again",
             )
         if branches:
             time.sleep(0.02)
@@ -246,14 +245,14 @@ def end(session: Session, how: str, branches: Mapping[str, Branch], seconds: flo
 
 
 def _code(error: pymysql.MySQLError) -> int:
-    """Return the server's or the driver's number: 2013 for a connection that is closed, 0 for what has none."""
+    """Return the error's number, the server's or the driver's: 2013 if the connection is closed, 0 if it has none."""
     code = error.args[0] if error.args else ""
     return (code or 2013) if isinstance(code, int) else 0
 
 
 @contextmanager
 def explained(doing: str, safe: str) -> Iterator[None]:
-    """Turn the driver's errors into ours, by what the caller does next; `safe` says why nothing is lost by them."""
+    """Turn the driver's errors into Retryable or Fatal; `safe` is their reason why nothing is lost."""
     try:
         yield
     except pymysql.MySQLError as error:
@@ -261,5 +260,5 @@ def explained(doing: str, safe: str) -> Iterator[None]:
         what = f"{doing}: {error.args[-1] if error.args else error} ({code})"
         if code in _PASSING:
             raise Retryable(what, why=safe, next=f"{_PASSING[code]}, then start the job again") from error
-        fix = _HINTS.get(code, "fix what the server names")
+        fix = _HINTS.get(code, "fix the cause that the server names")
         raise Fatal(what, why=safe, next=f"{fix}, then start the job again") from error

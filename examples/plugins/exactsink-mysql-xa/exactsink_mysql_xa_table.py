@@ -1,4 +1,4 @@
-"""What a server and a table need to be for such a sink, looked at before the first row, and which types they take."""
+"""Check server and table before the first row, and map Arrow's types to the table's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PRIVILEGED = {
     "XA RECOVER": ("XA_RECOVER_ADMIN", "it finds no branch that another session prepared", (1227, 1401)),
     "SHOW ENGINE INNODB STATUS": ("PROCESS", "it can't see which session holds a branch", (1227,)),
 }
-"""What a driver asks on either product, the privilege for it, why it matters, and how it is refused."""
+"""The driver's statements that need a privilege: the privilege, the effect without it, the codes of its refusal."""
 
 _WHOLE = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("varchar", "char", "tinytext", "text", "mediumtext", "longtext", "json", "enum", "set", "uuid", "inet6")
@@ -62,14 +62,14 @@ _KINDS = (
 
 
 class Rows(Protocol):
-    """What is asked here: a statement's rows."""
+    """The part of a session that this module uses: a statement's rows."""
 
     def rows(self, statement: str, *values: object) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `required` where the server has no value for a row that brings none."""
+    """One column; `required` if the server has no value for a row without it."""
 
     name: str
     kind: str
@@ -96,7 +96,7 @@ def created(table: str, schema: pa.Schema) -> str:
 
 
 def findings(session: Rows, table: str, schema: pa.Schema | None, *, create: bool) -> Iterator[Finding]:
-    """Find what would fail every epoch, or could lose what is decided. Changes nothing."""
+    """Find problems that would fail every epoch, or could lose decided rows. Changes nothing."""
     settings = {name: value for name, value in session.rows(_SETTINGS)}
     yield from _server_findings(settings)
     [(user, database)] = session.rows("SELECT CURRENT_USER(), DATABASE()")
@@ -113,7 +113,7 @@ def findings(session: Rows, table: str, schema: pa.Schema | None, *, create: boo
 
 
 def _denied(session: Rows, table: str, schema: pa.Schema | None, *, create: bool) -> dict[str, list[str]]:
-    """Return the privileges that the user lacks, by table: a statement that is only prepared is checked, not run."""
+    """Return the privileges that the user lacks, by table: PREPARE makes the server check a statement, not run it."""
     names = [] if schema is None else [field.name for field in schema]
     columns, values = ", ".join(map(quoted, names)), ", ".join("?" for _ in names)
     wanted = [
@@ -134,12 +134,12 @@ def _denied(session: Rows, table: str, schema: pa.Schema | None, *, create: bool
 
 
 def table_findings(session: Rows, table: str, schema: pa.Schema | None, *, create: bool) -> Iterator[Finding]:
-    """Find what keeps such rows out of the table, or would change them. Changes nothing."""
+    """Find problems that keep such rows out of the table, or would change them. Changes nothing."""
     columns = read_columns(session, table)
     if columns:
         [(kind, engine, is_xa)] = session.rows(_TABLE, table)
         if kind != "BASE TABLE":
-            yield Finding("error", f"{table} is no table but a {kind.lower()}", "name a table in `table`")
+            yield Finding("error", f"{table} is a {kind.lower()}, not a table", "name a table in `table`")
         elif is_xa != "YES":
             message = f"table {table} is of engine {engine}, which XA does not undo"
             yield Finding("error", message, f"ALTER TABLE {quoted(table)} ENGINE=InnoDB;")
@@ -161,10 +161,10 @@ def _server_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
     version = settings["version"]
     product = "MariaDB" if "mariadb" in version.lower() else "MySQL"
     if tuple(map(int, re.findall(r"\d+", version)[:3])) < (least := _LEAST[product]):
-        message = f"{product} {version} loses prepared branches, or does not let go of them"
+        message = f"{product} {version} loses prepared branches, or does not release them"
         yield Finding("error", message, f"upgrade to {'.'.join(map(str, least))}, or use idempotent_upsert")
     if settings.get("xa_detach_on_prepare") == "OFF":
-        message = "xa_detach_on_prepare is OFF: a branch stays its session's"
+        message = "xa_detach_on_prepare is OFF: only the branch's own session could commit it"
         yield Finding("error", message, "SET PERSIST xa_detach_on_prepare = ON;")
     if settings.get("wsrep_on") == "ON":
         yield Finding("error", "the server is a Galera node, which has no XA", "use idempotent_upsert")
@@ -176,9 +176,7 @@ def _server_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
         message = f"innodb_flush_log_at_trx_commit is {flush}: votes and commits may vanish in a crash"
         yield Finding("error", message, "SET GLOBAL innodb_flush_log_at_trx_commit = 1;")
     if settings.get("log_bin") == "ON" and settings.get("sync_binlog") != "1":
-        message = (
-            f"sync_binlog is {settings.get('sync_binlog')}: a crash leaves less in the binary log than was committed"
-        )
+        message = f"sync_binlog is {settings.get('sync_binlog')}: after a crash, the binary log may lack committed rows"
         yield Finding("error", message, "SET GLOBAL sync_binlog = 1;")
     if settings.get("log_bin") == "ON" and product == "MariaDB":
         message = (
@@ -190,7 +188,7 @@ def _server_findings(settings: Mapping[str, str]) -> Iterator[Finding]:
 def _field_findings(table: str, columns: Mapping[str, Column], field: pa.Field) -> Iterator[Finding]:
     made = _made(field.type)
     if made is None:
-        message = f"column {field.name} is {field.type}, which no column takes as it is"
+        message = f"column {field.name} is {field.type}: no column type of the server takes it"
         yield Finding("error", message, f"to_json({field.name}), or a cast, in the transform")
         return
     if not columns:
@@ -213,12 +211,12 @@ def _field_findings(table: str, columns: Mapping[str, Column], field: pa.Field) 
 
 
 def _made(type: pa.DataType) -> str | None:
-    """Return the column type for values of an Arrow type; None when none takes them."""
+    """Return the column type for values of an Arrow type, None if no column takes them."""
     return next((made.format(type) for fits, made, _ in _KINDS if fits(type)), None)
 
 
 def _refusal(session: Rows, statement: str, codes: Sequence[int], *values: object) -> bool:
-    """Return whether the server refuses a statement with one of these codes; what else is wrong is found elsewhere."""
+    """Return whether the server refuses a statement with one of these codes. Other checks find other errors."""
     try:
         session.rows(statement, *values)
     except pymysql.MySQLError as error:

@@ -1,7 +1,7 @@
 """Redis as a sink of exactsink: a JSON text per key, and counts, put with the epoch's marker in one atomic step.
 
-Rows wait in staged files until the decision. Then one MULTI/EXEC, watched for other drivers, puts them with the marker:
-so a count is exact, too, whoever repeats what. In a cluster all keys share a slot, by the prefix in braces.
+Rows wait in staged files until the decision. Then one MULTI/EXEC puts them with the marker, unless another driver was
+first. So counts stay exact if a commit is repeated. In a cluster, the prefix in braces puts all keys into one slot.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from redis.exceptions import AuthenticationError, AuthorizationError, NoPermissi
 __all__ = ["RedisBackend", "RedisOptions", "exactsink_backends"]
 
 _DURABLE = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-"""What the server must be set to, for a row to be there when an epoch is reported as committed, and to stay."""
+"""The settings with which the server keeps every row that it has reported as committed."""
 
 
 @hookimpl
@@ -39,22 +39,22 @@ def exactsink_backends() -> list[BackendSpec]:
 
 
 class RedisOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
+    """The sink's options in a job's file."""
 
     url: SecretStr
     """`redis://host:6379/0`, or `rediss://` for TLS; a password in it is never shown."""
     prefix: Annotated[str, Field(pattern=r"^[\w.-]{1,80}$")]
-    """What all keys of the sink begin with: `{prefix}:row:KEY`, `{prefix}:count:COLUMN`."""
+    """The prefix of all keys of the sink: `{prefix}:row:KEY`, `{prefix}:count:COLUMN`."""
     keys: Annotated[tuple[str, ...], Field(min_length=1)]
     """The columns that identify a row. One column: its text is the key; several: their JSON list."""
     count_by: tuple[str, ...] = ()
-    """Columns whose values are counted, each in a hash: how many rows ever came with it."""
+    """Columns to count by, each in a hash: how many rows have had each value."""
     timeout_seconds: float = 30
     """How long to wait for an answer."""
 
 
 class RedisBackend(StagedBackend):
-    """What is journaled and travels to the executors: the options, no connection."""
+    """The part that the journal stores and the executors get: the options, no connection."""
 
     Options = RedisOptions
     options: RedisOptions
@@ -103,7 +103,7 @@ class RedisApplier(Applier):
                 found = {name: self._redis.config_get(name).get(name) for name in _DURABLE}
             except redis.ResponseError as error:  # a managed server hides it
                 yield Finding(
-                    "warning", f"CONFIG GET is refused: {error}", "see to it yourself: " + _settings(_DURABLE)
+                    "warning", f"the server refuses CONFIG GET: {error}", "check these settings: " + _settings(_DURABLE)
                 )
                 return
         if wrong := {name: said for name, said in _DURABLE.items() if found[name] != said}:
@@ -161,7 +161,7 @@ class RedisApplier(Applier):
     def _check_counts(self, step: Any, counts: Iterable[str]) -> None:
         for key in counts:
             if step.type(key) not in (b"none", b"hash"):
-                raise Fatal(f"{key} is no hash", why="rows are counted there", next=f"DEL {key}, or another prefix")
+                raise Fatal(f"{key} is not a hash", why="rows are counted there", next=f"DEL {key}, or another prefix")
 
     def _marker_key(self, job: str, sink: str) -> str:
         return self._key("marker", f"{job}.{sink}")
@@ -171,7 +171,7 @@ class RedisApplier(Applier):
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Raise what the server says as what the caller does next."""
+        """Turn the server's errors into Fatal or Retryable."""
         try:
             yield
         except (AuthenticationError, AuthorizationError, NoPermissionError) as error:

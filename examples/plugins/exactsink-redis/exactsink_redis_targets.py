@@ -33,7 +33,7 @@ class RedisTarget(ConformanceTarget):
             counts = client.hgetall(f"{{{self._prefix(folder)}}}:count:id")
             rows = len(client.keys(f"{{{self._prefix(folder)}}}:row:*"))
         found = Counter({int(id): int(count) for id, count in counts.items()})
-        assert rows == len(found), f"{rows} rows stand there, and {len(found)} are counted"
+        assert rows == len(found), f"the server holds {rows} rows, but {len(found)} are counted"
         return found
 
     def _prefix(self, folder: Path) -> str:
