@@ -114,7 +114,7 @@ def short_block(found: Mapping[str, Any]) -> str:
         ]
         _, _, faster, _, noise, ours, theirs, *_ = _peer_row(line, figure)
         rows.append([job, peer, faster, noise, ours, theirs])
-    columns = ("job", "compared with", "speed, theirs is 1", "rounds", "exactsink", "theirs")
+    columns = ("job", "compared with", "ratio of medians", "ratios of the rounds", "exactsink", "theirs")
     return f"{_taken(found['lines'][0])}\n\n{_lines(columns, rows)}"
 
 

@@ -120,7 +120,7 @@ def _needs(traits: Traits) -> Iterable[str]:
     if traits.prepared_seconds is not None:
         yield f"every epoch committed within {traits.prepared_seconds:g} s of its first row"
     if traits.can_lose_votes:
-        yield "a source and a plan that give the same rows again, in case the store drops a vote"
+        yield "a source and a plan that give the same rows again, in case the store loses rows before their commit"
     if traits.needs_epoch_order:
         yield "that no other job writes the same keys"
     if not traits.marks:
