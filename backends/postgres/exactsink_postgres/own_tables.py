@@ -136,7 +136,7 @@ class Marks(OwnTable):
         return f"exactsink {'.'.join(self._key)}"
 
     def trim(self) -> None:
-        """Delete the marks below the highest epoch of this statement's snapshot; not durably, as old ones are harmless."""
+        """Delete the marks below the highest epoch that the statement sees; not durably, as old ones are harmless."""
         statement = """
             DELETE FROM {0} WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off' AND job = %s
                 AND sink = %s AND epoch < (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s) RETURNING epoch

@@ -189,7 +189,8 @@ def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Findi
 def settings(connection: psycopg.Connection) -> Iterator[Finding]:
     """Find settings of the server that weaken a commit, or hide sessions from the sweep.
 
-    With fsync = off there is no guarantee. synchronous_commit is not among them, because tasks and driver set it themselves.
+    With fsync = off there is no guarantee. synchronous_commit is not among them, because tasks and driver set it
+    themselves.
     """
     off = "SELECT name FROM pg_settings WHERE name = ANY (%(names)s) AND setting = 'off' ORDER BY name"
     for found in ask(connection, off, names=list(_WEAK)):
