@@ -33,12 +33,12 @@ def Files(
     path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
         `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, or
         `sftp://user@host:port/path`.
-    format: What the files are. `json` is JSON lines.
-    partition_by: Columns that become folders, `column=value`.
+    format: The format of the files. `json` is JSON lines.
+    partition_by: The columns that become folders, `column=value`.
     compression: For Parquet; `snappy` when it is left out.
-    header: For CSV: begin each file with the columns' names.
-    delimiter: For CSV: the mark between two values.
-    target_file_size: for example `128 MB`: a file that has reached it gets no more rows.
+    header: For CSV: begin each file with the names of the columns.
+    delimiter: For CSV: the character between two values.
+    target_file_size: A file of this size gets no more rows. Example: `128 MB`.
     on_schema_change: Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and
         more. `allow`: any. Other epochs are refused before their first row.
     endpoint_url: For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's.

@@ -1,23 +1,23 @@
-"""The `postgres` backend of exactsink: a map, in the order that a row and then a vote goes.
+"""The `postgres` backend of exactsink: a list of its modules, in the order in which a row and then a vote passes them.
 
 plugin           announces the backend without importing it
-options          what a sink's section of the job's file says, and how SQL names tables
-backend          what the strategies promise, and how rows are shaped before they become Arrow
-server           where libpq leads to, sessions that commit durably and explain their errors
-preflight        what of the server would fail every epoch, or could lose decided rows, before the first row
-preflight_table  the same of the table: what keeps rows out, what is checked too late
-tables           the sink's table in the catalog, what does not fit it, made or widened for an epoch
-type_mapping     which Arrow types go into which columns, and the cast where one does not
-encoder          a batch as bytes of a binary COPY, nothing cut or rounded
-text_rows        the same as text, where the server alone can read a column's type
-load             a task's transaction with its one COPY: the writer of both strategies, but for the vote
-locks            who holds a lock that does not come
+options          the options of a sink, and the names of tables in SQL
+backend          the promises of the strategies, and the shape of rows before they become Arrow
+server           the server that libpq finds, sessions that commit durably and explain their errors
+preflight        checks the server, before the first row, for problems that fail epochs or lose decided rows
+preflight_table  checks the table: rows that it refuses, and constraints that it checks too late
+tables           the sink's table in the catalog: problems with it, and making or widening it for an epoch
+type_mapping     which Arrow types fit which columns, and the casts for those that don't
+encoder          a batch as bytes of a binary COPY, without cutting or rounding
+text_rows        a batch as text, if only the server can read a column's type
+load             a task's transaction with its one COPY: the writer of both strategies, without the vote
+locks            the holders of a lock that a session waits for
 two_phase        strategy two_phase: PREPARE TRANSACTION is the vote, COMMIT PREPARED the commit
-own_tables       exactsink's tables beside the sink's: marks, votes, and rows that wait
+own_tables       exactsink's own tables beside the sink's: marks, votes, and rows that wait
 staged           strategy staged: COMMIT into a staging table is the vote, INSERT ... SELECT the commit
 committer        the driver's side of both: the kept session, the mark, COMMIT PREPARED in a pipeline, the sweep
-errors           what each SQLSTATE means, what fixes it, and where a timeout that ended work of ours is set
-public           what upserts into Postgres share with these strategies, and may import
+errors           the meaning and fix of each SQLSTATE, and where a timeout is set
+public           the pieces that upserts into Postgres may import from this backend
 conformance      targets for the conformance kit, and votes that releases have recorded
 """
 

@@ -21,17 +21,18 @@ def Postgres(
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that inserts into one table. TLS,
-    passfiles, service names and libpq's environment work as psycopg has them. Where `conninfo` leaves out the
-    host, port, database or user, the driver's environment gives them to the tasks, too, unless it holds
-    `${executor:NAME}`: then write them out. A password travels only when it stands in `conninfo`.
+    passfiles, service names and libpq's environment work as in psycopg. If `conninfo` leaves out the host, port,
+    database or user, exactsink passes those of the driver's environment on to the tasks, unless `conninfo` holds
+    `${executor:NAME}`: then write them out. A password is passed on only if it is in `conninfo`.
 
     conninfo: libpq's connection string or URI: `host=db dbname=shop`, `postgresql://db/shop`, `service=shop`.
     table: The table, as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`.
     create: Make the table where there is none, from the rows' schema.
-    on_schema_change: What to do with columns of the rows that the table lacks: refuse the epoch, or add them.
+    on_schema_change: Whether to refuse the epoch, or to add the columns, if rows have columns that the table
+        lacks.
     strategy: How an epoch is committed: tasks prepare transactions, or rows wait in a staging table.
-    staging_schema: Where `staged` keeps its staging tables: a schema that is made where there is none, and is no
-        user's.
+    staging_schema: The schema for the staging tables of `staged`. It is created if it does not exist, and holds
+        no user's tables.
     staging: Whether staged rows outlive a crash of the server. `unlogged`: they are lost, and are written again
         from the source; they are never published, nor sent to standbys.
     lock_timeout_seconds: How long to wait for a lock, for example an orphan's, before the task fails and names

@@ -1,4 +1,4 @@
-"""The `postgres` backend: what its strategies promise, and how rows are shaped before they become Arrow."""
+"""The `postgres` backend: the promises of its strategies, and the shape of rows before they become Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for `exactsink bench`: one per strategy, each in a schema of its own, beside a sink's own table."""
+"""Tables for `exactsink bench`: one per strategy, each in its own schema, beside a sink's own table."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
 
 @dataclass(frozen=True)
 class TableTarget(BenchTarget):
-    """A table like the sink's own, its indices and constraints with it; what is kept beside it is in its schema."""
+    """A table like the sink's own, with its indices and constraints. The tables beside it are in its schema."""
 
     strategy: str
     given: PostgresOptions
@@ -51,7 +51,7 @@ class TableTarget(BenchTarget):
     @property
     def holds(self) -> str:
         since = "its tasks' begin" if self.strategy == "two_phase" else "the begin of the commit"
-        return f"locks on rows, and what VACUUM may remove in the database, from {since}"
+        return f"locks on rows, and dead rows that VACUUM may not remove, from {since}"
 
     def copy(self, place: Place) -> str:
         """Return the copy's name, quoted."""
@@ -101,7 +101,7 @@ class _TableReader(BenchReader):
 
 @contextmanager
 def session_of(options: PostgresOptions) -> Iterator[Session]:
-    """Connect, for as long as the block runs."""
+    """Connect for the duration of the block."""
     session = options.server.connect("exactsink bench")
     try:
         yield session

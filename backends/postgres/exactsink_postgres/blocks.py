@@ -1,4 +1,4 @@
-"""What a participant holds up in the server until it ends: tables, sessions that wait, VACUUM, a slot to prepare in."""
+"""The effects of a participant on the server until it ends: locked tables, waiting sessions, VACUUM, slots."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _WAITING = f"""
     JOIN pg_stat_activity AS who ON who.pid = waits.pid ORDER BY who.pid
 """
 _FULL = 0.8
-"""From this share of the slots on, they are worth a sentence."""
+"""The share of used slots from which on they are reported."""
 
 
 def held_by(session: Session, ref: str, pid: int | None) -> Sequence[str]:
-    """Return what the transaction holds up that is prepared as `ref`, or that session `pid` has open."""
+    """Return the effects of the transaction that is prepared as `ref`, or that session `pid` has open."""
     return list(_sentences(session, {"ref": ref, "pid": pid}))
 
 
@@ -48,7 +48,7 @@ def _sentences(session: Session, whose: dict[str, Any]) -> Iterator[str]:
     for age, database, behind, freeze, slots, taken in prepared:
         late = f": past autovacuum_freeze_max_age ({freeze:,}); at 2^31 the server takes no more writes"
         yield (
-            f"VACUUM keeps, in all of database {database}, what was deleted or updated since it began: it is prepared "
+            f"VACUUM keeps, in all of database {database}, rows deleted or updated since it began: it is prepared "
             f"for {age:.0f} s, and {behind:,} transactions old{late if behind > freeze else ''}"
         )
         if taken >= slots * _FULL:

@@ -1,6 +1,7 @@
-"""The driver's side of both strategies: the kept session, the check, the mark, and the sweep of what is not decided.
+"""The driver's side of both strategies: the kept session, the check, the mark, and the sweep of undecided work.
 
-A sink holds participants in its database that prepared, and sessions that still write. Nobody else's is ever touched.
+A sink's participants are prepared transactions in its database, and sessions that still write. Foreign ones are never
+touched.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = ["END_SECONDS", "UNBEGUN", "PostgresCommitter", "SinkSession", "check_
 UNBEGUN = "the epoch has not begun"
 
 END_SECONDS = 10
-"""How long to wait for the end of a session that was asked to end."""
+"""How long to wait for the end of a terminated session."""
 
 _SCHEMA = """SELECT pg_is_in_recovery(), coalesce((SELECT nspname FROM pg_class AS class JOIN pg_namespace AS space
         ON space.oid = class.relnamespace WHERE class.oid = to_regclass(%s)), %s, current_schema())"""
@@ -67,12 +68,12 @@ _MAY_BE_LEFT = (
 )
 _NO_PIPELINE = (
     psycopg.NotSupportedError,  # by this libpq
-    psycopg.errors.ActiveSqlTransaction,  # by this server: two of them are no one pipeline there
+    psycopg.errors.ActiveSqlTransaction,  # by this server: two of them don't fit into one pipeline
 )
 
 
 class SinkSession:
-    """A driver's session for one sink, kept from call to call, and what it asks there whatever the strategy."""
+    """A driver's session for one sink, kept from call to call, with the queries that all strategies share."""
 
     def __init__(self, options: PostgresOptions, ctx: JobContext) -> None:
         self._options = options
@@ -94,7 +95,7 @@ class SinkSession:
         return self._session.use(Waiting(f"sink {ctx.sink}: {doing}", safe, self._options.name.sql, mine))
 
     def schema(self, session: Session) -> str:
-        """Return the schema of the sink's table, also where there is no table yet. Raises Retryable on a standby."""
+        """Return the schema of the sink's table, even if the table does not exist. Raises Retryable on a standby."""
         ((standby, schema),) = session.run(_SCHEMA, self._options.name.sql, self._options.name.schema).fetchall()
         if standby:
             raise Retryable(
@@ -105,12 +106,12 @@ class SinkSession:
         return str(schema)
 
     def marks(self, session: Session, schema: str = "") -> Marks:
-        """Return the sink's marks, which stand in its table's schema. Raises Retryable on a standby."""
+        """Return the sink's marks, which are in the schema of its table. Raises Retryable on a standby."""
         ctx = self.ctx
         return Marks(session, schema or self.schema(session), ctx.job, ctx.sink, ctx.lineage)
 
     def listed(self, session: Session) -> list[InDoubt]:
-        """List this sink's participants in this database, those still writing too; ages in seconds."""
+        """List this sink's participants in this database, including those that still write; ages are in seconds."""
         # In this order: who prepares between the two listings is in the second one.
         rows = [(ref, age) for ref, _, age in session.execute(_WRITING, self._known).fetchall()]
         rows += session.execute(_PREPARED, self._known).fetchall()
@@ -118,14 +119,14 @@ class SinkSession:
         return [InDoubt.of(txn, age_seconds=max(age, 0.0)) for txn, age in known if self._is_own(txn)]
 
     def held_by(self, session: Session, ref: str) -> Sequence[str]:
-        """Return what this sink's participant holds up, a sentence each."""
+        """Return the effects of this sink's participant on others, one sentence each."""
         writing = {name: pid for name, pid, _ in session.execute(_WRITING, self._known).fetchall()}
         return held_by(session, ref, writing.get(ref))
 
     def roll_back(self, session: Session, refs: Sequence[str]) -> None:
-        """End the sessions that write for these participants, then roll back what they had prepared. Idempotent.
+        """End the sessions that write for these participants, then roll back their prepared work. Idempotent.
 
-        Raises ValueError for a ref that is not this sink's, before anything is done; Retryable when one can't be ended.
+        Raises ValueError, before it does anything, for a ref that is not this sink's; Retryable if one can't be ended.
         """
         for ref in refs:
             txn = Txn.parse(ref)
@@ -147,7 +148,7 @@ class SinkSession:
 
 
 class PostgresCommitter(SinkSession, Committer):
-    """What the committers of all strategies do alike."""
+    """The part that the committers of all strategies share."""
 
     _overwrites = False
     """Whether later epochs go over rows of earlier ones."""
@@ -168,7 +169,7 @@ class PostgresCommitter(SinkSession, Committer):
             return found
 
     def _asks(self, session: Session, schema: pa.Schema | None) -> Asks | None:
-        """Return what a check asks of table and settings, where that is more than rows to append need."""
+        """Return extra checks of table and settings, if the strategy needs more than rows that are appended do."""
         return None
 
     def row_rules(self, schema: pa.Schema) -> bytes:
@@ -179,7 +180,7 @@ class PostgresCommitter(SinkSession, Committer):
             return RowRules(str(table), self._judged(table, schema)).dump()
 
     def _judged(self, table: Table, schema: pa.Schema) -> dict[str, Column]:
-        """Return the columns that rows are held against, by the rows' names."""
+        """Return the columns that rows are compared with, by the rows' names."""
         return dict(zip(schema.names, chosen_columns(table, schema), strict=True))
 
     def in_doubt(self) -> Iterable[InDoubt]:
@@ -257,7 +258,7 @@ class PostgresCommitter(SinkSession, Committer):
         return False
 
     def _last(self, session: Session) -> tuple[Marks, Mark | None]:
-        """Return the mark that this session has read last, with what reads it; one that has not reads it now."""
+        """Return the mark that this session read last, with its reader. If it has read none, it reads the mark now."""
         if self._read is not None and self._read[0].session is session:
             return self._read
         marks = self.marks(session)
@@ -277,7 +278,7 @@ def _epoch(mark: Mark) -> int:
 
 
 def list_prepared(connection: psycopg.Connection, gids: Iterable[str]) -> dict[str, str]:
-    """Return those of `gids` that stand prepared in this database, each with the role that may end it."""
+    """Return the `gids` that are prepared in this database, each with the role that may end it."""
     return dict(connection.execute(_LIST, (list(gids),)).fetchall())
 
 
@@ -290,17 +291,17 @@ def check_owners(session: Session, prepared: Mapping[str, str], doing: str) -> N
 
 
 def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[str], doing: str) -> set[str]:
-    """Commit or roll back what stands prepared, in one round trip; return the gids that this call ended.
+    """Commit or roll back prepared transactions in one round trip. Return the gids that this call ended.
 
-    What a pipeline leaves, as an error stops it, goes one by one. What is gone meanwhile was ended by somebody else,
-    and is the caller's to resolve. Raises Retryable when one is busy, Fatal when it belongs to another role, after all
-    others have had their turn; and psycopg's errors.
+    An error stops the pipeline, and the rest is ended one by one. A transaction that is gone was ended by somebody
+    else, and the caller resolves it. Raises Retryable if one is busy, and Fatal if it belongs to another role, after
+    all others have had their turn; also raises psycopg's errors.
     """
     ends = {gid: f"{how} PREPARED {sql.quote(gid)}" for gid in gids}
     sent: list[psycopg.Cursor] = []
     with suppress(*_MAY_BE_LEFT, *_NO_PIPELINE), session.pipeline():
         for end in ends.values():
-            sent.append(session.alone(end.encode()))  # one by one: an error keeps what was sent before it
+            sent.append(session.alone(end.encode()))  # one by one, because an error keeps the earlier ones
     done = {gid for gid, answer in zip(ends, sent, strict=False) if answer.statusmessage == f"{how} PREPARED"}
     stuck: dict[str, psycopg.Error] = {}
     for gid in [gid for gid in ends if gid not in done]:
@@ -317,7 +318,7 @@ def finish(session: Session, how: Literal["COMMIT", "ROLLBACK"], gids: Iterable[
 
 
 def _left(gid: str, owner: str, error: psycopg.Error, doing: str) -> Fatal | Retryable:
-    """Return the error for one that is still there."""
+    """Return the error for a transaction that still exists."""
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
         return _not_ours(gid, owner, shown(error), doing)
     what = _STAYS.format(doing, gid)

@@ -1,6 +1,7 @@
-"""Targets of the `postgres` backend for the conformance kit: a database of its own a scenario, one target a strategy.
+"""Targets of the `postgres` backend for the conformance kit: a database per scenario, one target per strategy.
 
-The server is the one that libpq's environment names; its role may create databases, and transactions can be prepared.
+The server is that of libpq's environment. Its role must be allowed to create databases, and max_prepared_transactions
+must be set.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class PostgresTarget(ConformanceTarget):
 
 @dataclass(frozen=True)
 class TwoPhaseTarget(PostgresTarget):
-    """The same with strategy `two_phase`, whose prepared transactions an administrator can roll back."""
+    """The target with strategy `two_phase`, whose prepared transactions an administrator can roll back."""
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         with psycopg.connect(self.there(folder), autocommit=True) as session:
@@ -135,7 +136,7 @@ class TwoPhaseTarget(PostgresTarget):
 
 @dataclass(frozen=True)
 class StagedTarget(PostgresTarget):
-    """The same with strategy `staged`, whose staging tables and marks are evidence that can get lost."""
+    """The target with strategy `staged`, whose evidence, staging tables and marks, can get lost."""
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Let their rows be gone, as after a failover to a standby that lags behind."""

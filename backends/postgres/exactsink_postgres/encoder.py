@@ -1,8 +1,8 @@
-"""Rows as Postgres' binary COPY: pgpq writes it, from batches whose columns were made what the table's are.
+"""Rows as Postgres' binary COPY: pgpq writes it, from batches that are converted to the types of the table's columns.
 
-A table with a column that only the server can read gets its rows as text. Nothing is rounded, cut or wrapped: a value
-that doesn't fit is refused by name. Lists become arrays of one dimension: by pgpq, or as bytes where the element's type
-is not one of pgpq's.
+If only the server can read a column's type, rows are written as text. No value is rounded, cut or wrapped: a value that
+doesn't fit is refused by name. Lists become arrays of one dimension, by pgpq, or as bytes if pgpq does not know the
+element's type.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ _MOST_SHOWN = 100
 
 
 class RowEncoder:
-    """Encodes batches of one schema for a table's columns, matched by name. Keeps bytes back until `finish`.
+    """Encode batches of one schema for a table's columns, matched by name. Some bytes wait until `finish`.
 
-    Raises Fatal, with table, column and the first value that doesn't fit, for what the server would cut, round or
-    wrap. NOT NULL, and whether JSON is JSON, are the server's to check.
+    Raises Fatal, with table, column and the first bad value, for a value that the server would cut, round or wrap. The
+    server itself checks NOT NULL, and whether JSON is valid.
     """
 
     def __init__(self, table: str, schema: pa.Schema, columns: Sequence[Column]) -> None:
@@ -88,7 +88,7 @@ class RowEncoder:
         return ArrowToPostgresBinaryEncoder.new_with_encoders(self._schema, builders)
 
     def header(self) -> bytes:
-        """Return what begins the COPY."""
+        """Return the header of the COPY."""
         return self._encoder.write_header()
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
@@ -97,11 +97,11 @@ class RowEncoder:
         return self._encoder.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def finish(self) -> bytes:
-        """Return the rest, and what ends the COPY."""
+        """Return the remaining bytes, with the end of the COPY."""
         return self._encoder.finish()
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Raise Fatal where `encode` would, and keep nothing."""
+        """Raise Fatal if `encode` would, and keep nothing."""
         self._encoded(batch)
 
     def _encoded(self, batch: pa.RecordBatch) -> list[pa.Array]:
@@ -109,7 +109,7 @@ class RowEncoder:
 
 
 class _ColumnEncoder:
-    """Turns one column's values into what pgpq writes, or `TextRows` does: lists then stay lists."""
+    """Convert one column's values for pgpq or, with lists as lists, for `TextRows`."""
 
     def __init__(self, table: str, field: pa.Field, column: Column, as_bytes: bool) -> None:
         self.name = column.name
@@ -159,7 +159,7 @@ class _ColumnEncoder:
 
 
 def _shown(value: pa.Scalar) -> str:
-    """Show a value as it is, whether or not Python has it: broken UTF-8, the year 300000, a nanosecond."""
+    """Show a value exactly, even one that Python lacks: broken UTF-8, the year 300000, a nanosecond."""
     kind = value.type
     try:
         text = repr(value.as_py()) if isinstance(value.as_py(), (str, bytes)) else str(value.as_py())
@@ -179,9 +179,9 @@ def _relisted(lists: pa.Array, elements: pa.Array) -> pa.Array:
 
 
 def _array_bytes(lists: pa.Array, elements: pa.Array, oid: int, prefix: bytes = b"") -> pa.Array:
-    """Write a list array as the server's binary arrays, whose elements are of type `oid`.
+    """Write a list array as the server's binary arrays, with elements of type `oid`.
 
-    `elements` are the lists' own, flattened: texts, bytes, or timestamps; `prefix` goes before each.
+    `elements` are the lists' own, flattened: texts, bytes, or timestamps. `prefix` is written before each.
     """
     values, empty = _raw(elements), pa.scalar(b"", pa.large_binary())
     if prefix:
@@ -198,7 +198,7 @@ def _raw(elements: pa.Array) -> pa.Array:
     if _is.is_timestamp(elements.type):
         micros = pc.subtract(elements.view(pa.int64()), _FROM_1970_TO_2000)
         return pc.if_else(micros.is_valid(), _big_endian(micros.fill_null(0)), pa.scalar(None, pa.large_binary()))
-    if _is.is_boolean(elements.type):  # nothing but NULL
+    if _is.is_boolean(elements.type):  # it has only NULLs
         return pa.nulls(len(elements), pa.large_binary())
     return elements.cast(pa.large_binary())
 
@@ -246,7 +246,7 @@ def _texts(values: pa.Array, column: Column) -> pa.Array:
             values.validate(full=True)
         except pa.ArrowInvalid:
             raise ValueError("it is not UTF-8") from None
-    # The byte may stand where a NULL is, and be nobody's.
+    # The byte may be behind a NULL, and belong to no value.
     if least == 0 and pc.any(pc.match_substring(values, "\0")).as_py():
         raise ValueError("the server's texts can't hold a zero byte")
     most = column.length
@@ -256,7 +256,7 @@ def _texts(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _extreme_bytes(values: pa.Array) -> tuple[int, int]:
-    """Return the least and the greatest byte of all texts: one quick look shows that nothing is wrong with them."""
+    """Return the least and the greatest byte of all texts: one quick check shows that all of them are valid."""
     _, offsets, data = values.buffers()
     if not len(values) or data is None:
         return 1, 1
@@ -267,7 +267,7 @@ def _extreme_bytes(values: pa.Array) -> tuple[int, int]:
 
 
 def _numeric(values: pa.Array, column: Column) -> pa.Array:
-    """Leave digits as they are; check them where the column keeps fewer. The server would round without a word."""
+    """Leave digits unchanged. Check them if the column keeps fewer, because the server would round silently."""
     given = values.type if _is.is_decimal(values.type) else pa.decimal128(20, 0)
     scale, precision = given.scale, given.precision
     kept, exact, why = column.digits, pa.decimal128(min(precision, 38), scale), "it has over 38 digits"
@@ -300,7 +300,7 @@ def _bytes(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _dates(values: pa.Array, column: Column) -> pa.Array:
-    values.validate(full=True)  # a date64 that is no whole day
+    values.validate(full=True)  # a date64 that is not a whole day
     days = values.cast(pa.date32())
     _check_within(days.view(pa.int32()), _FIRST_DAY, _END_DAY, "dates go from 4714 BC to 5874897")
     return days

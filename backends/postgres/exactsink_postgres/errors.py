@@ -1,4 +1,4 @@
-"""The server's errors as ours: what each SQLSTATE means for the job, what fixes it, and where a timeout comes from."""
+"""Turn the server's errors into exactsink's: the meaning and fix of each SQLSTATE, and where a timeout is set."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["AGAIN", "FIX_VALUES", "UNDECIDED", "advice", "origin", "ours", "show
 AGAIN = "start the job again"
 FIX_VALUES = "cast or filter such values before this sink"
 UNDECIDED = "the epoch is not decided yet, and is written again"
-"""What becomes of the rows when a task fails."""
+"""The fate of the rows if a task fails."""
 
 _TRY_AGAIN = ("08", "40", "53", "57", "58", "25006", "25P03", "25P04", "55P03", "55006", "55000")
-"""The states, or their classes, in which another try may help."""
+"""The states, or their classes, after which another try may help."""
 
 _FIXES = {
     "22": FIX_VALUES,
@@ -35,7 +35,7 @@ _LIMITS = {
     "max_prepared_transactions": "at least twice max_participants of all jobs",
     "max_locks_per_transaction": "twice what it is; tables with many partitions and indexes take most",
 }
-"""What a limit should be that the server names, in a hint in whatever language, when it is out of memory for it."""
+"""A new value for the limit that the server names, in a hint in any language, when it is out of memory for it."""
 
 _POOLER = {
     "statement pooling mode": "give this database pool_mode = session or transaction in the pooler's configuration; "
@@ -46,7 +46,7 @@ _POOLER = {
     "driver; or lower max_participants",
     "no more connections allowed": "raise the pooler's max_client_conn, or lower max_participants",
 }
-"""What a pooler says, without a state of its own."""
+"""The messages of poolers, which have no state of their own."""
 _REFUSED_BY_POOLER = ("statement pooling mode", "unsupported startup parameter")
 
 _PASSWORD = "give the right user and password to the driver and every executor: in conninfo, a passfile or PGPASSWORD"
@@ -67,14 +67,14 @@ _NO_ENTRY = {
     'role "': "CREATE ROLE {role} LOGIN; or fix user in conninfo",
     **dict.fromkeys(('value: "', "port number", "connection option"), "fix conninfo"),
 }
-"""What an error of connecting, which has no state, says, and what helps when no other try can."""
+"""Messages of connection errors, which have no state, with the fix if no other try can help."""
 
 _TIMEOUTS = {
     "57014": "statement_timeout",
     "25P03": "idle_in_transaction_session_timeout",
     "25P04": "transaction_timeout",
 }
-"""What ends a statement or a session with such a state."""
+"""The reason why a statement or session ended with such a state."""
 
 _SOURCE = """
     SELECT source, session_user AS login, current_database() AS database FROM pg_settings
@@ -90,14 +90,14 @@ _PLACES = {
 
 
 def shown(error: psycopg.Error) -> str:
-    """Show what the server said, with its state."""
+    """Return the server's message with its state."""
     return f"{error.diag.message_primary or error} (SQLSTATE {error.sqlstate})"
 
 
 def ours(error: psycopg.Error, doing: str, safe: str = "", advice: str = "") -> ExactsinkError:
-    """Return the server's error as ours: `doing` says what failed, `safe` what becomes of the rows.
+    """Return the server's error as one of exactsink's. `doing` is the failed call, `safe` the fate of the rows.
 
-    `advice` is what helps, where the caller knows better than the state says.
+    `advice` is the fix, if the caller knows a better one than the state suggests.
     """
     diag, state = error.diag, error.sqlstate or ""
     named = {
@@ -117,7 +117,7 @@ def ours(error: psycopg.Error, doing: str, safe: str = "", advice: str = "") -> 
 
 
 def _outlook(error: psycopg.Error, state: str) -> tuple[bool, str]:
-    """Return whether another try may help, and what does; empty where nothing is known."""
+    """Return whether another try may help, and the fix, empty if unknown."""
     if state in ("", "08P01"):
         for words, fix in _POOLER.items():
             if words in str(error):
@@ -135,13 +135,13 @@ def _outlook(error: psycopg.Error, state: str) -> tuple[bool, str]:
 
 
 def origin(now: Mapping[str, Any]) -> str:
-    """Name what sets a session's setting, by its `source` (pg_settings), `login` and `database`."""
+    """Name where a session's setting is set, by its `source` (pg_settings), `login` and `database`."""
     names = {name: quoted(now[name]) for name in ("login", "database")}
     return _PLACES.get(now["source"], "the server's configuration").format(**names)
 
 
 def unset(name: str, value: str, now: Mapping[str, Any]) -> str:
-    """Return what ends a setting of a session's, wherever it comes from, for this role alone."""
+    """Return the statement that removes a session's setting, wherever it is set, for this role alone."""
     if now["source"] == "client":
         return f"take {name} out of `options` in conninfo (or PGOPTIONS)"
     there = f" IN DATABASE {quoted(now['database'])}" if now["source"] == "database user" else ""
@@ -149,9 +149,9 @@ def unset(name: str, value: str, now: Mapping[str, Any]) -> str:
 
 
 def advice(error: psycopg.Error, connect: Callable[[], psycopg.Connection]) -> str:
-    """Return what helps against a timeout that ended a call, asked in a new session of the same role and database.
+    """Return the fix for a timeout that ended a call, read in a new session of the same role and database.
 
-    It is empty for an error of another kind.
+    It is empty for any other error.
     """
     name = _TIMEOUTS.get(error.sqlstate or "")
     if name is None:

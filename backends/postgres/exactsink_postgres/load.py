@@ -1,6 +1,6 @@
-"""One participant's rows on their way into a table: a transaction with one COPY, which the strategy's vote ends.
+"""Write one participant's rows into a table: a transaction with one COPY, which the strategy's vote ends.
 
-The statements' first words name the participant, so that the sweep sees sessions that have not prepared anything yet.
+The statements begin with the participant's name, so that the sweep finds sessions that have not prepared yet.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _CANCEL_SECONDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What the driver says to every task: where rows go, and whose database it is.
+    """The driver's message to every task: the table for the rows, and its journal.
 
-    `relation` is the table that gets the rows, quoted; `table` is the sink's, for messages, in `schema`. `lineage`
-    names the journal, `fed_by` the one whose mark stands in the target; None where none does.
+    `relation` is the table that gets the rows, quoted. `table` is the sink's, for messages, in `schema`. `lineage`
+    names the journal; `fed_by` names the journal of the mark in the target, None if there is no mark.
     """
 
     table: str
@@ -62,16 +62,16 @@ class Ticket:
 
 @cache
 def _json_of(kind: type[Ticket]) -> TypeAdapter[Any]:
-    """Return what writes and reads a kind of tickets: made once in a process, as it takes longer than a ticket."""
+    """Return the JSON adapter for a kind of tickets, made once per process because that takes longer than a ticket."""
     return TypeAdapter(kind)
 
 
 class _Left(Exception):
-    """The COPY is not to be ended well."""
+    """The COPY must end without success."""
 
 
 class Load:
-    """An open transaction with a COPY under way. Nothing is visible, and all of it ends with the session."""
+    """An open transaction with a running COPY. Nothing is visible, and everything ends with the session."""
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: Ticket) -> None:
         if Txn.parse(txn.id) != txn:
@@ -94,7 +94,7 @@ class Load:
             raise
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Send a batch's rows. The server may report what is wrong with them only at the end."""
+        """Send a batch's rows. The server may report bad rows only at the end."""
         data = self._encoder.encode(batch)
         with self.explained():
             self._copy.write(data)
@@ -178,7 +178,7 @@ class Load:
 
 
 class LoadingWriter(Load, Writer):
-    """Load rows, and vote: a strategy adds its vote, whose payload is of `payload_version`."""
+    """Load rows, and vote. A strategy implements the vote, whose payload is of `payload_version`."""
 
     payload_version: ClassVar[int] = 2
 
@@ -192,11 +192,11 @@ class LoadingWriter(Load, Writer):
 
     @abstractmethod
     def vote(self, rows: int) -> dict[str, Any]:
-        """Make the rows durable, and end the transaction; return what the driver needs to commit them."""
+        """Make the rows durable, and end the transaction. Return the data that the driver needs to commit them."""
 
 
 def payload_of(committable: Committable, writer: type[LoadingWriter]) -> dict[str, Any]:
-    """Read what a participant said with its vote. Raises Fatal for another release's."""
+    """Read the payload of a participant's vote. Raises Fatal if another release wrote it."""
     check_version(committable, writer.payload_version)
     voted: dict[str, Any] = json.loads(committable.payload)
     return voted

@@ -1,4 +1,4 @@
-"""Who holds the lock that a session waits for: asked while it waits, as the server forgets it."""
+"""Find who holds the lock that a session waits for, while it waits, because the server forgets it afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from exactsink_postgres.errors import AGAIN, advice
 __all__ = ["BLOCKS", "HOLDERS", "SEEN", "TAG", "Blocker", "LockWatch", "Waiting", "end_session"]
 
 TAG = "/* exactsink {} */"
-"""Begins the statements of a session that writes for a participant."""
+"""The beginning of each statement of a session that writes for a participant."""
 
 _Answer = TypeVar("_Answer")
 _LOG = logging.getLogger("exactsink")
@@ -26,9 +26,9 @@ _LOOKS = 4  # within one lock timeout
 _SHOWN = 3
 _OURS = r"substring(query FROM '^/\* exactsink (\S+) \*/')"  # whom a session's statement is for
 SEEN = "(SELECT set_config('role', 'none', true)) = 'none'"
-"""Holds, and lets a statement of its own see and end sessions of the login's, where that acts as another role.
+"""True, and lets its statement see and end sessions of the login role, even if the session acts as another role.
 
-The server shows a session to the role that it logged in as, whichever SET ROLE made of it (ALTER ROLE ... SET role).
+The server shows a session to the role that it logged in as, whatever SET ROLE (ALTER ROLE ... SET role) has changed.
 """
 _REPLICATES = "wait_event IS NOT DISTINCT FROM 'SyncRep'"  # it has committed, and waits for a synchronous standby
 _STANDBYS = "bring back the synchronous standbys that synchronous_standby_names lists"
@@ -43,7 +43,7 @@ HOLDERS = """
         WHERE own.pid IS NULL AND own.locktype = 'transactionid'
     )
 """
-# A relation's lock is held in a mode, and blocks some of the others only.
+# A relation's lock has a mode, and blocks only some of the others.
 BLOCKS = """
     held.locktype = waits.locktype
     AND (held.database, held.relation, held.page, held.tuple, held.transactionid)
@@ -84,9 +84,10 @@ _ON_TABLE = f"""
 
 
 class Blocker(NamedTuple):
-    """A transaction that holds a lock: prepared, when there is no `pid`. `gid` names one of ours, or a prepared one.
+    """A transaction that holds a lock. Without a `pid` it is prepared. `gid` names exactsink's own, or a prepared one.
 
-    One that `replicates` is over but for a synchronous standby's answer: ended now, it would stand without it.
+    One that `replicates` only waits for a synchronous standby. If it were ended now, its commit would exist without the
+    standby.
     """
 
     gid: str | None
@@ -103,7 +104,7 @@ class Blocker(NamedTuple):
 
     @property
     def ended_by(self) -> str:
-        """Return what ends it."""
+        """Return how it can be ended."""
         if self.replicates:
             return _STANDBYS
         if self.pid is not None:
@@ -117,9 +118,10 @@ def end_session(pid: int) -> str:
 
 
 class Waiting(NamedTuple):
-    """Who waits for a lock, for messages: `doing` what, and how `safe` the rows are; `mine` is None after a decision.
+    """The session that waits for a lock, for messages.
 
-    `relation` is the table written to, quoted, with these `columns`. A driver's `mine` has partition -1.
+    `doing` names its call, and `safe` the fate of the rows. `mine` is None after a decision; a driver's has partition
+    -1. `relation` is the table that it writes to, quoted, with these `columns`.
     """
 
     doing: str
@@ -130,9 +132,9 @@ class Waiting(NamedTuple):
 
 
 class LockWatch:
-    """Looks, through a session of its own, whenever one call on a session has waited a quarter of the lock timeout.
+    """Look for the holder of a lock, in a separate session, each time a call has waited a quarter of the lock timeout.
 
-    `generator` is wrapped around what psycopg waits for, so calls that are answered at once cost nothing.
+    `generator` wraps psycopg's waiting, so calls that are answered at once cost nothing.
     """
 
     def __init__(self, connect: Callable[[], psycopg.Connection], pid: int, lock_timeout_seconds: float) -> None:
@@ -143,7 +145,7 @@ class LockWatch:
         self._reported = False
 
     def generator(self, waited_for: Generator[Any, Any, _Answer]) -> Generator[Any, Any, _Answer]:
-        """Pass on what psycopg's `waited_for` wants and gets; a tick without an answer is time to look."""
+        """Pass on the requests and answers of psycopg's `waited_for`; after a tick without an answer, look."""
         looked = time.monotonic()
         try:
             wants = next(waited_for)
@@ -166,24 +168,24 @@ class LockWatch:
                 _LOG.warning("%s; %s", found, _STANDBYS)
 
     def error(self, error: psycopg.Error, waiting: Waiting) -> ExactsinkError | None:
-        """Return the error that names who held the lock; None for an error of another kind, or an unknown deadlock."""
+        """Return the error that names the lock's holder, None for another error, or an unknown deadlock."""
         if isinstance(error, psycopg.errors.DeadlockDetected):
             pids = re.findall(r"\d+", error.diag.message_detail or "")  # in whatever language
             found = [one for one in self._writers(waiting) if one.gid and str(one.pid) in pids]
             return _blocked(found[0], waiting) if found else None
         if not isinstance(error, psycopg.errors.LockNotAvailable):
             return None
-        # That wait lasted for the whole timeout: who was seen within it held this lock, no earlier one.
+        # That wait lasted for the whole timeout, so a session seen within it held this lock, not an earlier one.
         if self._seen is not None and time.monotonic() - self._seen[0] <= self._timeout:
             return _blocked(self._seen[1], waiting)
-        # Who held a lock on a row may be one of those that have written to the table, and may have ended.
+        # The holder of a row's lock may have written to the table before, and may have ended.
         writers = self._writers(waiting)
         some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
         why = f"one of these may hold it: {some}" if writers else "its holder had ended before exactsink could name it"
         return Retryable(f"{waiting.doing}: a lock was not granted in time", why=f"{why}; {waiting.safe}", next=AGAIN)
 
     def advice(self, error: psycopg.Error) -> str:
-        """Return what helps against a timeout that ended a call; empty for an error of another kind, or unknown."""
+        """Return the fix for a timeout that ended a call; empty for another error, or if unknown."""
         with suppress(ExactsinkError, psycopg.Error):
             return advice(error, self._connect)
         return ""
@@ -193,14 +195,14 @@ class LockWatch:
         return self._ask(_ON_TABLE, relation=waiting.relation, pid=self.pid)
 
     def _ask(self, query: str, **parameters: object) -> list[Blocker]:
-        """Ask in a new session; what can't be asked now stays unknown."""
+        """Query in a new session. If that fails, the answer is empty."""
         with suppress(ExactsinkError, psycopg.Error), self._connect() as session:
             return [Blocker(*row[:4]) for row in session.execute(query.encode(), parameters).fetchall()]
         return []
 
 
 def _blocked(blocker: Blocker, waiting: Waiting) -> ExactsinkError:
-    """Return the error for a participant, or a driver, whose lock did not come."""
+    """Return the error for a participant, or a driver, that did not get a lock."""
     mine, safe = waiting.mine, waiting.safe
     kind: type[ExactsinkError] = Retryable
     why, fix = "it is an earlier attempt of this job's own; the next start rolls it back", AGAIN
@@ -211,7 +213,7 @@ def _blocked(blocker: Blocker, waiting: Waiting) -> ExactsinkError:
         why, fix = f"it is not this job's; {safe}", f"let its owner end it ({blocker.ended_by}), or wait; then {AGAIN}"
     elif other.job != mine.job:
         why = f"it is job {other.job}'s; {safe}"
-        fix = f"start job {other.job}, which commits or rolls back what it prepared, or wait; then {AGAIN}"
+        fix = f"start job {other.job}, which commits or rolls back its prepared work, or wait; then {AGAIN}"
     elif other.generation < mine.generation:
         why = "an earlier driver of this job began it; the next start rolls it back"
     elif other.generation > mine.generation or (mine.token and other.token != mine.token):

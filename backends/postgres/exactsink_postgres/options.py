@@ -1,4 +1,4 @@
-"""The options of a sink that writes to Postgres, and the names that SQL has for tables."""
+"""The options of a sink that writes to Postgres, and the names of tables in SQL."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class TableName:
 class PostgresOptions(BackendOptions):
     """Options of a sink that inserts into one table.
 
-    TLS, passfiles, service names and libpq's environment work as psycopg has them. Where `conninfo` leaves out the
-    host, port, database or user, the driver's environment gives them to the tasks, too, unless it holds
-    `${executor:NAME}`: then write them out. A password travels only when it stands in `conninfo`.
+    TLS, passfiles, service names and libpq's environment work as in psycopg. If `conninfo` leaves out the host, port,
+    database or user, exactsink passes those of the driver's environment on to the tasks, unless `conninfo` holds
+    `${executor:NAME}`: then write them out. A password is passed on only if it is in `conninfo`.
     """
 
     conninfo: SecretStr = Field(default=SecretStr(""), validate_default=True)
@@ -62,11 +62,11 @@ class PostgresOptions(BackendOptions):
     create: bool = False
     """Make the table where there is none, from the rows' schema."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
-    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+    """Whether to refuse the epoch, or to add the columns, if rows have columns that the table lacks."""
     strategy: Literal["two_phase", "staged"] = "two_phase"
     """How an epoch is committed: tasks prepare transactions, or rows wait in a staging table."""
     staging_schema: str = Field(default="exactsink_staging", min_length=1)
-    """Where `staged` keeps its staging tables: a schema that is made where there is none, and is no user's."""
+    """The schema for the staging tables of `staged`. It is created if it does not exist, and holds no user's tables."""
     staging: Literal["logged", "unlogged"] = "logged"
     """Whether staged rows outlive a crash of the server. `unlogged`: they are lost, and are written again from the
     source; they are never published, nor sent to standbys."""
@@ -101,7 +101,7 @@ class PostgresOptions(BackendOptions):
 
 
 def _plain(identifier: str) -> str:
-    """Return an identifier as a server folds it whose encoding is UTF-8: no letters but ASCII's."""
+    """Fold an identifier as a server with encoding UTF-8 does: only ASCII letters."""
     if identifier.startswith('"'):
         return identifier[1:-1].replace('""', '"')
     return ascii_lower(identifier)

@@ -1,7 +1,7 @@
-"""What exactsink keeps beside a sink's table: its marks, and who has staged which rows.
+"""exactsink's own tables beside a sink's table: its marks, and the registry of staged votes.
 
-`exactsink_epochs` holds the marks, in the schema of the table: a row for a journal's birth, for each participant that
-was committed, for each epoch that was applied. `exactsink_staged` holds the participants that have voted with strategy
+`exactsink_epochs` holds the marks, in the schema of the table: a row for a journal's birth, for each committed
+participant, and for each applied epoch. `exactsink_staged` holds the participants that have voted with strategy
 `staged`, in the schema of the staging tables.
 """
 
@@ -33,14 +33,14 @@ _NEWEST = """
 
 
 def in_query(name: str) -> str:
-    """Write a quoted name so that it can stand in a query with parameters."""
+    """Write a quoted name so that it is safe in a query with parameters."""
     return name.replace("%", "%%")
 
 
 class OwnTable:
-    """One table of exactsink's own in a schema, through one session.
+    """One of exactsink's own tables in a schema, through one session.
 
-    All calls raise psycopg's errors; those that write belong into a transaction.
+    All calls raise psycopg's errors. Make calls that write in a transaction.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Marks(OwnTable):
         return Mark(lineage, epoch, frozenset(tokens), refs if refs == count else None)
 
     def put_birth(self) -> None:
-        """Put the birth where there is no mark at all."""
+        """Write the birth if there is no mark at all."""
         statement = """
             INSERT INTO {0} (job, sink, epoch, ref, lineage, token) SELECT %s, %s, %s, %s, %s, ''
             WHERE NOT EXISTS (SELECT FROM {0} WHERE job = %s AND sink = %s) ON CONFLICT DO NOTHING
@@ -136,7 +136,7 @@ class Marks(OwnTable):
         return f"exactsink {'.'.join(self._key)}"
 
     def trim(self) -> None:
-        """Delete all below the highest epoch that stands when the statement runs; not durably, as they harm nobody."""
+        """Delete the marks below the highest epoch that the statement sees; not durably, as old ones are harmless."""
         statement = """
             DELETE FROM {0} WHERE (SELECT set_config('synchronous_commit', 'off', true)) = 'off' AND job = %s
                 AND sink = %s AND epoch < (SELECT max(epoch) FROM {0} WHERE job = %s AND sink = %s) RETURNING epoch
@@ -145,9 +145,9 @@ class Marks(OwnTable):
 
 
 class VoteRegistry(OwnTable):
-    """Who has voted with strategy `staged`, and where the rows wait.
+    """The participants that have voted with strategy `staged`, and where their rows wait.
 
-    Unlogged tables have a registry that is unlogged, too: a crash of the server empties both.
+    Unlogged tables have an unlogged registry, so a crash of the server empties both.
     """
 
     columns = _STAGED_TABLE
@@ -168,7 +168,7 @@ class VoteRegistry(OwnTable):
         return {participant for (participant,) in self._run(query + " FOR UPDATE" * keep, list(participants))}
 
     def in_table(self, rows_table: str) -> list[str]:
-        """Name the participants whose rows a staging table holds."""
+        """Name the participants with rows in a staging table."""
         query = "SELECT participant FROM {} WHERE rows_table = %s ORDER BY participant"
         return [participant for (participant,) in self._run(query, rows_table)]
 
@@ -178,7 +178,10 @@ class VoteRegistry(OwnTable):
         return {rows_table for (rows_table,) in self._asked(statement, list(participants))}
 
     def in_doubt(self, job: str, sink: str, *, keep: bool = False) -> Iterator[InDoubt]:
-        """List the participants of one sink whose rows are staged and neither applied nor dropped; `keep` as above."""
+        """List one sink's participants whose rows are staged, and neither applied nor dropped.
+
+        `keep` is explained above.
+        """
         query = "SELECT participant, extract(epoch FROM clock_timestamp() - staged_at)::float8 FROM {} "
         query += "WHERE starts_with(participant, %s) ORDER BY participant"
         for participant, age in self._asked(query + " FOR UPDATE" * keep, f"{job}.{sink}."):
@@ -187,7 +190,7 @@ class VoteRegistry(OwnTable):
                 yield InDoubt.of(txn, age_seconds=age)
 
     def held_by(self, participant: str) -> Iterator[str]:
-        """Return what a registered participant takes, a sentence."""
+        """Return one sentence on the space of a registered participant."""
         query = "SELECT rows_table, rows, pg_total_relation_size(to_regclass(format('%%I.%%I', %s::text, rows_table))) "
         query += "FROM {} WHERE participant = %s"
         for table, rows, size in self._asked(query, self.schema, participant):

@@ -10,7 +10,7 @@ __all__ = ["exactsink_backends"]
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
     """Return the one backend of this package."""
-    two_phase = "tasks COPY rows into the table and PREPARE TRANSACTION; the decision commits what they prepared"
+    two_phase = "tasks COPY rows into the table and PREPARE TRANSACTION; the decision commits these transactions"
     staged = "tasks COPY rows into a staging table; one transaction moves an epoch's rows and marks it: all at once"
     return [
         BackendSpec(

@@ -1,4 +1,4 @@
-"""What would fail every epoch, or could lose decided rows: looked for before the first row, each with what fixes it."""
+"""Check the server, before the first row, for problems that fail every epoch or could lose decided rows, with fixes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from exactsink_postgres.tables import too_old
 __all__ = ["Asks", "findings", "set_on_server", "settings"]
 
 Asks: TypeAlias = Mapping[str, Callable[[], Iterator[Finding]]]
-"""Checks, by the words for what is asked."""
+"""Checks, by the words for their subject."""
 
 _PLACE = """
     SELECT pg_is_in_recovery() AS replica, current_setting('transaction_read_only')::bool AS read_only,
@@ -64,12 +64,12 @@ def findings(
     participants: int | None,
     asks: Asks | None = None,
 ) -> Iterator[Finding]:
-    """Find what keeps such rows from the table, or the sink from its guarantee; errors first, in a fixed order.
+    """Find why such rows don't fit the table, or why the sink can't keep its guarantee; errors first, in a fixed order.
 
-    Changes nothing and holds no lock: it runs before the claim and the sweep. `connection` is in autocommit.
-    `participants` is the most that an epoch can have, None when nothing bounds it. Without a `schema` it is silent on
-    columns. `asks` stand in place of what is asked of table and settings. What a server can't be asked is a warning.
-    Raises Retryable when the session is lost.
+    Changes nothing and holds no lock, because it runs before the claim and the sweep. `connection` is in autocommit.
+    `participants` is the most that an epoch can have, None if it has no limit. Without a `schema` it does not check
+    columns. `asks` replace the checks of table and settings. A query that the server refuses becomes a warning. Raises
+    Retryable if the session is lost.
     """
     two_phase = options.strategy == "two_phase"
     checks: dict[str, Callable[[], Iterator[Finding]]] = {
@@ -96,7 +96,7 @@ def set_on_server(settings: Mapping[str, object], *, restart: bool) -> str:
 
 
 def _asked(connection: psycopg.Connection, subject: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
-    """Return a check's findings; what the server refuses to report is one of them."""
+    """Return a check's findings. A query that the server refuses is one of them."""
     try:
         yield from check()
     except psycopg.Error as error:
@@ -123,7 +123,10 @@ def _writable(connection: psycopg.Connection) -> Iterator[Finding]:
 
 
 def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | None) -> Iterator[Finding]:
-    """Compare free slots with what an epoch needs. What this sink holds itself is committed or swept at the start."""
+    """Compare free slots with an epoch's need.
+
+    Slots of this sink itself are freed by the start, so they count as free.
+    """
     slots = ask(connection, "SELECT current_setting('max_prepared_transactions')::int AS slots")[0]["slots"]
     if slots == 0:
         wanted = max(_SLOTS_TO_START_WITH, _ROOM_FOR_RETRIES * (participants or 0))
@@ -135,7 +138,7 @@ def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | 
     owners = sorted({one["owner"] for one in own if not one["mine"] and not one["superuser"]})
     if owners:
         message = f"role {', '.join(owners)} prepared transactions of this sink: no other role may end them"
-        yield Finding("error", message, f"user={owners[0]} in conninfo, as it was when they were prepared")
+        yield Finding("error", message, f"user={owners[0]} in conninfo, the role that prepared them")
     others = [one for one in held if one not in own]
     free = slots - len(others)
     bounded = f"max_participants = {free} in the config"
@@ -152,7 +155,7 @@ def _slots(ctx: JobContext, connection: psycopg.Connection, participants: int | 
 
 
 def _pooler(options: PostgresOptions, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Find a name whose meaning other clients of a pool can change: in its transaction mode settings stay behind."""
+    """Find a name whose meaning other clients of a pool can change: in transaction mode, settings stay behind."""
     if isinstance(connection, Session) and connection.pooled and options.name.schema is None:
         ((schema,),) = connection.execute("SELECT current_schema()").fetchall()
         message = f"a pooler is in front of the server, and table {options.name} is found by search_path, which other "
@@ -174,7 +177,7 @@ def _raised(slots: int) -> str:
 
 
 def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Finding]:
-    """Compare the timeouts, as this session has them, with what an epoch may take."""
+    """Compare the timeouts of this session with the time that an epoch may take."""
     budget = ctx.epoch_budget_seconds
     for found in ask(connection, _TIMEOUTS, budget=budget * 1000, names=list(_CUT)):
         name = found["name"]
@@ -184,9 +187,10 @@ def _timeouts(ctx: JobContext, connection: psycopg.Connection) -> Iterator[Findi
 
 
 def settings(connection: psycopg.Connection) -> Iterator[Finding]:
-    """Find settings of the server that weaken what a commit means, or blind the sweep. No fsync: no guarantee.
+    """Find settings of the server that weaken a commit, or hide sessions from the sweep.
 
-    synchronous_commit is none of them: tasks and driver set it themselves.
+    With fsync = off there is no guarantee. synchronous_commit is not among them, because tasks and driver set it
+    themselves.
     """
     off = "SELECT name FROM pg_settings WHERE name = ANY (%(names)s) AND setting = 'off' ORDER BY name"
     for found in ask(connection, off, names=list(_WEAK)):

@@ -1,4 +1,4 @@
-"""What keeps rows out of the sink's table, and what of it could refuse a decided row: each with what fixes it."""
+"""Check the sink's table: why it can't take the rows, and how it could refuse a decided row, each with a fix."""
 
 from __future__ import annotations
 
@@ -127,9 +127,9 @@ def table_findings(
     *,
     late: bool = True,
 ) -> Iterator[Finding]:
-    """Find what keeps rows of `schema` out of the sink's table; without one, rows of whatever columns.
+    """Find why the sink's table can't take rows of `schema` or, without one, rows of any columns.
 
-    `late` says whether what strategy staged meets after the decision belongs to it.
+    `late` adds the constraints that staged rows meet only after the decision.
     """
     name, staged = options.name, options.strategy == "staged"
     table = read_table(connection, name)
@@ -196,7 +196,7 @@ def _own_tables(
 
 
 def _staging(options: PostgresOptions, ctx: JobContext, connection: psycopg.Connection, role: str) -> Iterator[Finding]:
-    """Find what of the staging tables this role can't make or use, and who else gets their rows."""
+    """Find staging tables that this role can't make or use, and who else can read their rows."""
     space = options.staging_schema
     [at] = ask(connection, _STAGING, space=space)
     if not at["usable"]:
@@ -215,12 +215,12 @@ def _staging(options: PostgresOptions, ctx: JobContext, connection: psycopg.Conn
 
 
 def _own(ctx: JobContext, connection: psycopg.Connection, space: str, *names: str) -> list[dict[str, Any]]:
-    """Return what stands in a schema of these tables, and of the sink's staging tables."""
+    """Return which of these tables, and which of the sink's staging tables, exist in a schema."""
     return ask(connection, _OWN, space=space, sink=f"{ctx.job}.{ctx.sink}.", names=list(names))
 
 
 def unusable(ctx: JobContext, connection: psycopg.Connection, space: str, role: str, *names: str) -> Iterator[Finding]:
-    """Find what this role can't use of these tables in a schema, and of the sink's staging tables."""
+    """Find which of these tables in a schema, and of the sink's staging tables, this role can't use."""
     return _unusable(_own(ctx, connection, space, *names), space, role)
 
 
@@ -238,7 +238,7 @@ def _unusable(found: list[dict[str, Any]], space: str, role: str) -> Iterator[Fi
 
 
 def _unfit(connection: psycopg.Connection, table: Table, role: str) -> Iterator[Finding]:
-    """Refuse what COPY, a crash, or PREPARE TRANSACTION would not take as a table."""
+    """Refuse a relation that COPY, a crash, or PREPARE TRANSACTION does not allow."""
     if table.row_security:
         message = f"row security of table {table} applies to this role, and COPY refuses it"
         fix = f"ALTER ROLE {role} BYPASSRLS; or ALTER TABLE {table.sql} DISABLE ROW LEVEL SECURITY;"
@@ -277,7 +277,7 @@ def _rights(
 
 
 def _columns(options: PostgresOptions, table: Table, schema: pa.Schema | None, role: str) -> Iterator[Finding]:
-    """Hold the rows' columns against the table's; say what add_columns will do, or why it can't."""
+    """Compare the rows' columns with the table's. Report the columns that add_columns will add, or why it can't."""
     if schema is None:
         return
     adds = options.on_schema_change == "add_columns"
@@ -303,7 +303,7 @@ def grant(rights: str, on: str, role: str) -> str:
 def unjudged(
     connection: psycopg.Connection, options: PostgresOptions, schema: pa.Schema, *, upserts: bool
 ) -> Iterator[Finding]:
-    """Find what of a table the server alone checks: a row that it refuses stops the job, quarantine or not."""
+    """Find constraints that only the server checks: a row that they refuse stops the job, even with a quarantine."""
     table = read_table(connection, options.name)
     if table is None:
         return
@@ -319,10 +319,10 @@ def unjudged(
 
 
 def deferred_findings(connection: psycopg.Connection, table: Table, events: int = _INSERT) -> dict[str, Finding]:
-    """Name what of a table an epoch's rows can break though every check before its decision has passed.
+    """Name the constraints that an epoch's rows can break although every check before the decision has passed.
 
-    With the staged strategy such a row stops the job with the epoch decided, until somebody fixes the table or the
-    constraint; strategy `two_phase` finds it in the task. `events` are pg_trigger's bits. Raises psycopg's errors.
+    With strategy `staged`, such a row stops the job after the decision, until somebody fixes the table or the
+    constraint. Strategy `two_phase` finds it in the task. `events` are pg_trigger's bits. Raises psycopg's errors.
     """
     parents: dict[str, str] = dict(connection.execute(_PARENTS, {"oid": table.oid}).fetchall())
     found = {}

@@ -1,4 +1,4 @@
-"""What upserts into Postgres share with this backend's strategies, and the one module of it that they import.
+"""The pieces that upserts into Postgres share with this backend, in the only module that they import from it.
 
 `SinkSession` is a driver's kept session: the mark, the sweep, locks named with their holders. `Load` is a task's COPY
 in its transaction; `StagingWriter` and `StagingCommitter` move rows by way of a `StagingTable`. `Marks`,

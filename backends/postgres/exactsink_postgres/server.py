@@ -1,4 +1,4 @@
-"""A Postgres server as libpq reaches it: where it is, and sessions that commit durably and explain their errors."""
+"""The Postgres server that libpq finds: its address, and sessions that commit durably and explain their errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _Answer = TypeVar("_Answer")
 _IDLE, _BROKEN = psycopg.pq.TransactionStatus.IDLE, psycopg.pq.TransactionStatus.INERROR
 _DEFAULTS = {
     "connect_timeout": 10,
-    "keepalives_idle": 30,  # a firewall forgets a session that is silent; one that is dead breaks before its next use
+    "keepalives_idle": 30,  # a firewall drops a silent session; a dead one breaks before its next use
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
@@ -40,9 +40,9 @@ _PINNED = (
 _SETTINGS = """SELECT set_config('lock_timeout', '{timeout}', {local}), set_config('synchronous_commit',
     CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, {local}),
     pg_backend_pid()"""
-"""Bounds waits for locks, and makes commits wait for the synchronous standbys, whatever the role or database says.
+"""Limits waits for locks, and makes commits wait for the synchronous standbys, whatever the role or database sets.
 
-What is prepared without it, and the end of that, are on disk, too, but don't wait for a standby.
+Without it, prepared transactions and their ends are on disk as well, but don't wait for a standby.
 """
 _OPTION = re.compile(r"(?:-c\s*|--)([\w.-]+)=")
 _POOLED_OPTIONS = (
@@ -53,10 +53,10 @@ _UNTIL_HERE = """SELECT pg_logical_emit_message(true, 'exactsink', '')
 
 
 class Session(psycopg.Connection):
-    """A session in autocommit that names, in its errors, who holds a lock that did not come.
+    """A session in autocommit that names, in its errors, the holder of a lock that it did not get.
 
-    Behind a pooler (`pooled`) each transaction may run in another session of the server's, which others use, too: what
-    is set then is set for one transaction, and a statement on its own gets a transaction around it.
+    Behind a pooler (`pooled`), each transaction may run in another session of the server, which others use as well.
+    Settings are then made for one transaction, and a single statement gets a transaction around it.
     """
 
     watch: LockWatch | None = None
@@ -74,7 +74,7 @@ class Session(psycopg.Connection):
         return self.alone(query, params, **kwargs)
 
     def alone(self, query: Any, params: Any = None, **kwargs: Any) -> psycopg.Cursor[Any]:
-        """Run a statement as it is: for those that take no transaction around them."""
+        """Run a statement without a transaction around it."""
         return super().execute(query, params, **kwargs)
 
     @contextmanager
@@ -94,7 +94,10 @@ class Session(psycopg.Connection):
         self._found(cursor)
 
     def settle(self) -> int:
-        """Set what transactions need, behind a pooler for each of them. Return the server's process. Called once."""
+        """Make the settings for transactions, behind a pooler for each of them.
+
+        Return the server's process. Called once.
+        """
         pid = self.backend()
         self.pooled = pid != self.info.backend_pid  # a pooler gives its clients numbers of its own
         if not self.pooled:
@@ -120,8 +123,9 @@ class Session(psycopg.Connection):
         return int(pid)
 
     def await_standbys(self) -> None:
-        """Wait until the synchronous standbys have all that was committed before: no setting goes with COMMIT PREPARED
-        through a pooler, so a later commit, to which one does, waits in its place.
+        """Wait until the synchronous standbys have everything that was committed before.
+
+        Through a pooler, no setting applies to COMMIT PREPARED, so a later commit with the setting waits in its place.
         """
         if self.pooled:
             self.execute(_UNTIL_HERE)
@@ -130,7 +134,7 @@ class Session(psycopg.Connection):
         return _SETTINGS.format(timeout=self.lock_timeout, local=local)
 
     def _found(self, settings: psycopg.Cursor[Any]) -> None:
-        """Remember whom the server says it is: the watch asks for that process's locks."""
+        """Remember the server's process, whose locks the watch queries."""
         ((_, _, pid),) = settings.fetchall()
         if self.watch is not None:
             self.watch.pid = pid
@@ -156,9 +160,9 @@ class Server:
     conninfo: SecretStr
 
     def connect(self, name: str, lock_timeout_seconds: float = 0) -> Session:
-        """Open a session; `name` is what administrators see it as. Raises Retryable or Fatal.
+        """Open a session. `name` is its application_name, for administrators. Raises Retryable or Fatal.
 
-        With a lock timeout it is watched for locks that don't come; `settle`, or `begin`, sets the server's.
+        With a lock timeout, a watch reports the holders of locks; `settle`, or `begin`, sets the server's timeout.
         """
         conninfo = self.conninfo.get_secret_value()
         defaults: dict[str, Any] = {"application_name": name[:63], **_DEFAULTS}
@@ -210,7 +214,7 @@ class KeptSession:
                 raise
             self._session = session
         elif pid != self._pid:
-            session.pooled = True  # by one that hands on the server's own numbers
+            session.pooled = True  # by one that passes the server's own numbers on
         with session.explained(waiting):
             yield session
 
@@ -222,7 +226,7 @@ class KeptSession:
 
 
 def _answering(session: Session) -> int | None:
-    """Return the server's process; None when no statement is taken: what broke off may have left it in anything."""
+    """Return the server's process, None if the session accepts no statement, for example after an interruption."""
     try:
         pid = session.backend()
     except psycopg.Error:
@@ -231,14 +235,14 @@ def _answering(session: Session) -> int | None:
 
 
 def pinned(conninfo: str) -> str:
-    """Add to a connection string what libpq's environment says here, so that tasks go to the same place, as safely.
+    """Add this process's libpq environment to a connection string, so that tasks connect to the same place, as safely.
 
-    The string itself counts first, then a service, then the environment, then this process's user: libpq itself
-    reports the result. A password stays where it is: in the string, in a passfile, or in PGPASSWORD; and so do paths
-    of passfiles, certificates and service files. Raises psycopg.ProgrammingError for what is no such string.
+    The string itself has precedence, then a service, then the environment, then this process's user: libpq itself
+    reports the result. A password stays where it is: in the string, in a passfile, or in PGPASSWORD. So do paths of
+    passfiles, certificates and service files. Raises psycopg.ProgrammingError if it is not such a string.
     """
     given, here = conninfo_to_dict(conninfo), {}
-    # A version of TLS that doesn't exist makes libpq stop after it has resolved what it takes, before it connects.
+    # With a version of TLS that doesn't exist, libpq resolves its parameters, and stops before it connects.
     attempt = psycopg.pq.PGconn.connect_start(make_conninfo(conninfo, ssl_min_protocol_version="none").encode())
     for option in attempt.info:
         name, value = option.keyword.decode(), (option.val or b"").decode()

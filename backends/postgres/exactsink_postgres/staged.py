@@ -42,14 +42,14 @@ __all__ = ["ATTEMPT_COLUMN", "Gone", "RowsAt", "StagedTicket", "StagingCommitter
 
 ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
 _DECIDED = "the epoch is decided, and its rows wait in their staging table"
-_IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows go over in the order in which they came
+_IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows are applied in the order of their staging
 
 
 @dataclass(frozen=True, slots=True)
 class StagedTicket(Ticket):
-    """A ticket for a staging table, and whose place it takes.
+    """A ticket for a staging table, with the sink's table that it stands for.
 
-    `target` is the sink's table; `keys` are its unique indexes that are checked before the decision.
+    `target` is the sink's table. `keys` are its unique indexes that are checked before the decision.
     """
 
     target: str
@@ -58,10 +58,10 @@ class StagedTicket(Ticket):
 
 
 class StagingWriter(LoadingWriter):
-    """COPYs a task attempt's rows into the staging table, each with the attempt's number.
+    """COPY a task attempt's rows into the staging table, each with the attempt's number.
 
-    Rows and registry entry are one transaction, and its COMMIT is the vote. Constraints of the sink's table are
-    checked before it, also against rows that stand there already, so that a decided epoch can be applied.
+    Rows and registry entry are one transaction, and its COMMIT is the vote. Constraints of the sink's table are checked
+    before that COMMIT, also against its existing rows, so that a decided epoch can be applied.
     """
 
     payload_version = 3
@@ -77,11 +77,14 @@ class StagingWriter(LoadingWriter):
         super().write(pa.RecordBatch.from_arrays([*own, *batch.columns], schema=self._schema))
 
     def own_values(self, count: int) -> list[pa.Array]:
-        """Return what so many rows have in `own_columns`."""
+        """Return the values of `own_columns` for so many rows."""
         return [pa.repeat(pa.scalar(self._txn.attempt, pa.int64()), count)]
 
     def enter(self) -> None:
-        """Keep the staging table as the epoch's until the transaction ends, or find that it is so no more."""
+        """Lock the staging table for the epoch until the transaction ends.
+
+        Raises if it belongs to another epoch now.
+        """
         super().enter()
         table = self._staged.staging
         self.execute(f"LOCK TABLE {table.relation} IN ROW EXCLUSIVE MODE")
@@ -116,9 +119,9 @@ class StagingWriter(LoadingWriter):
         return Retryable(what, why=f"{why}; or somebody dropped it", next=fix)
 
     def _check_key(self, key: UniqueIndex) -> None:
-        """Look whether one of this attempt's rows has a key that stands in the sink's table already.
+        """Check whether one of this attempt's rows has a key that already exists in the sink's table.
 
-        An aggregate, not LIMIT 1: no row is found as a rule, so the plan is to be good for all of them.
+        It uses an aggregate, not LIMIT 1: usually no row is found, so the plan must be good for all of them.
         """
         listed = ", ".join(f"staged.{quoted(column)}" for column in key.columns)
         equal = " AND ".join(f"target.{quoted(column)} = staged.{quoted(column)}" for column in key.columns)
@@ -145,10 +148,10 @@ class StagingWriter(LoadingWriter):
 
 
 class Unproven(Exception):
-    """The rows are not there as they were voted: nothing is applied."""
+    """The staged rows are not those that were voted: nothing is applied."""
 
     def judged(self, seen: Mark | None) -> Lost | Unknown:
-        """Return what becomes of them, given the mark that the journal knows."""
+        """Return the outcome of these participants, given the mark that the journal knows."""
         return Unknown(str(self))
 
 
@@ -167,7 +170,7 @@ class StagingCommitter(PostgresCommitter):
         self._sink = f"{ctx.job}.{ctx.sink}"
         self._swept = False
         self._keys: tuple[UniqueIndex, ...] = ()  # of the table, as the epoch was opened
-        self._left: set[StagingTable] = set()  # those that could not be set free: reported once
+        self._left: set[StagingTable] = set()  # tables that could not be freed: each is reported once
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         ctx, options = self.ctx, self._options
@@ -190,7 +193,7 @@ class StagingCommitter(PostgresCommitter):
             return StagedTicket(*where, table.name, staging, keys).dump()
 
     def form(self, session: Session, schema: pa.Schema) -> tuple[Form, tuple[Column, ...]]:
-        """Return what the staging table is made like, and the columns of it that the rows of a task go into."""
+        """Return the form of the staging table, and its columns for a task's rows."""
         table = ensure_table(session, self._options, self.ctx.sink, schema)
         columns = chosen_columns(table, schema)
         names = tuple(column.name for column in columns)
@@ -233,7 +236,7 @@ class StagingCommitter(PostgresCommitter):
                 standing = doubt.judged(seen)
             except psycopg.errors.UndefinedTable as error:
                 standing = _undefined(error, epoch).judged(seen)
-            # In this order: what another driver applies and takes away meanwhile is marked by now.
+            # In this order: an epoch that another driver applies and clears meanwhile has its mark by now.
             if self._is_marked(self.marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
                 standing = AlreadyCommitted()
         return [standing for _ in committables]
@@ -283,8 +286,10 @@ class StagingCommitter(PostgresCommitter):
             _move(session, place.relation, target, committables)
 
     def _clear(self, session: Session, *schemas: str, emptied: Collection[str] = ()) -> None:
-        """Set free the sink's staging tables that nobody will fill or read any more: of older claims, and of applied
-        epochs; those in `emptied`, whose participants are gone, too, when no other participant is left in them.
+        """Free the sink's staging tables that nobody will fill or read any more.
+
+        Those are tables of older claims and of applied epochs, and those in `emptied` whose participants are gone, if
+        no other participant is left in them.
         """
         ctx = self.ctx
         mark = self.marks(session).newest()
@@ -301,7 +306,7 @@ class StagingCommitter(PostgresCommitter):
         clear(session, idle, self._left)
 
     def _drop_outdated(self, session: Session, now: StagingTable) -> None:
-        """Drop free tables of another form: the sink's table, or what the rows bring of it, has changed."""
+        """Drop free tables of another form, because the sink's table, or the columns of its rows, have changed."""
         tables = StagingTable.find(session, now.schema, self._sink)
         outdated = [table for table in tables if table.opened is None and table.form != now.form]
         clear(session, outdated, self._left, drop=True)

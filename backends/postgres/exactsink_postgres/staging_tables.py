@@ -1,7 +1,7 @@
-"""Staging tables: a sink keeps a few of them, in a schema beside the users', and an epoch has one to itself.
+"""Staging tables: a sink keeps a few of them, in a schema beside the users', and each epoch uses one alone.
 
-Its comment says which epoch that is, under which claim; `free` when none. No table comes or goes with an epoch, so
-that pg_dump finds each one that it has listed.
+A table's comment names its epoch and claim, or says `free`. Epochs neither create nor drop tables, so that pg_dump
+finds each table that it has listed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from exactsink_postgres.tables import CREATE_LOCK, Table, UniqueIndex
 __all__ = ["ATTEMPT", "Form", "OpenEpoch", "StagingTable", "clear", "make_schema", "twice"]
 
 ATTEMPT = "exactsink_attempt"
-"""The first column of a staging table: whose rows they are."""
+"""The first column of a staging table: the attempt that wrote the row."""
 
 _LOG = logging.getLogger("exactsink")
 _COMMENT = re.compile(r"(?:g(\d+)-(\S*)\.e(\d+)|free) (\w+) (\d+)")
@@ -62,12 +62,12 @@ class OpenEpoch:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What staging tables of a sink are made like: its table, for rows that bring `columns`; `beside` declares more.
+    """The form of a sink's staging tables: its table, for rows with `columns`. `beside` declares more columns.
 
     They have the table's NOT NULL, CHECKs, defaults and generated columns: a row that breaks them fails in its task,
-    and what a default gave to a row is what the table gets. What only the table itself can give (the values of an
-    identity) has no column here, and the CHECKs that need it go, too. `required` are columns that take no NULL,
-    whatever the table says; `unique` says whether the table's unique keys hold.
+    and the table gets the values that a default gave. Values that only the table itself can make (those of an identity)
+    have no column here, and CHECKs that need them are left out. `required` are columns that take no NULL, whatever the
+    table says. `unique` says whether the table's unique keys hold.
     """
 
     like: Table
@@ -78,7 +78,7 @@ class Form:
     required: tuple[str, ...] = ()
 
     def hashed(self, session: Session) -> str:
-        """Return a hash of all that a table of this form is made of."""
+        """Return a hash of everything that determines a table of this form."""
         own = f"{self.columns} {self.beside} {self.unlogged} {self.unique} {self.required}"
         ((found,),) = session.run(_FORM, own, self.like.oid).fetchall()
         return str(found)
@@ -86,9 +86,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class StagingTable:
-    """One of the staging tables of a sink (job.sink), and whose rows are in it; None: nobody's.
+    """One of the staging tables of a sink (job.sink), and the epoch that uses it, None if it is free.
 
-    `form` is the hash of what it was made like.
+    `form` is the hash of its form.
     """
 
     schema: str
@@ -109,7 +109,7 @@ class StagingTable:
 
     @property
     def comment(self) -> str:
-        """What the table's comment says."""
+        """The text of the table's comment."""
         return f"{self.whose} {self.form} {self.number}"
 
     @property
@@ -133,9 +133,9 @@ class StagingTable:
 
     @classmethod
     def take(cls, session: Session, schema: str, sink: str, opened: OpenEpoch, form: Form) -> StagingTable:
-        """Return the table of an epoch: the one that it has, else a free one, else a new one.
+        """Return the table of an epoch: its present one, or a free one, or a new one.
 
-        Idempotent; belongs into a transaction.
+        Idempotent. Call it in a transaction.
         """
         session.run("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", f"exactsink staging {sink}")
         hashed = form.hashed(session)
@@ -152,12 +152,12 @@ class StagingTable:
         return table
 
     def keys(self, session: Session, like: Table) -> tuple[UniqueIndex, ...]:
-        """Return the unique keys of the sink's table whose columns are all here."""
+        """Return the unique keys of the sink's table whose columns this table has."""
         there = {name for (name,) in session.run(_COLUMNS, self.relation)}
         return tuple(index for index in like.unique if index.plain and there.issuperset(index.columns))
 
     def is_standing(self, session: Session, tag: str = "") -> bool:
-        """Return whether the table is there, and is still whose it was. `tag` begins the statement."""
+        """Return whether the table exists, and still belongs to the same epoch. `tag` begins the statement."""
         found = session.run(f"{tag} SELECT obj_description(to_regclass(%s), 'pg_class')", self.relation).fetchall()
         return found == [(self.comment,)]
 
@@ -188,7 +188,7 @@ class StagingTable:
 
 def make_schema(session: Session, schema: str) -> None:
     """Make the schema of the staging tables where there is none. Idempotent; belongs into a transaction."""
-    look = "SELECT FROM pg_namespace WHERE nspname = %s"  # a read of the table: what is cached may be older
+    look = "SELECT FROM pg_namespace WHERE nspname = %s"  # a read of the table, because a cached answer may be older
     if session.run(look, schema).fetchall():
         return
     session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
@@ -214,17 +214,17 @@ def twice(
 
 
 def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTable], *, drop: bool = False) -> None:
-    """Empty those that hold no registered participant, and set them free. Whose turn it is, the caller has seen to.
+    """Empty the tables that hold no registered participant, and free them. The caller has made sure that they may be.
 
-    Each in a transaction of its own; `drop` drops them instead. A lock that does not come at once (a task's that still
-    writes, pg_dump's) or a refusal is logged, unless the table is among those `left` before, and the table is left: the
-    next epoch tries again, and takes another one meanwhile.
+    Each is freed in its own transaction; `drop` drops them instead. If a lock is not free at once (a task still writes,
+    or pg_dump reads), or if the server refuses, the table is left, and logged unless `left` has it already. The next
+    epoch tries again, and uses another table meanwhile.
     """
     for table in tables:
         try:
             with session.transaction():
-                session.run("SET LOCAL synchronous_commit = off")  # what a crash undoes is done again
-                # Looked at under the lock: whoever writes here has committed, or is gone; nobody else takes it.
+                session.run("SET LOCAL synchronous_commit = off")  # work that a crash undoes is repeated
+                # Checked under the lock: a writer has committed, or is gone, and nobody else takes the table.
                 session.run(f"LOCK TABLE {table.relation} IN ACCESS EXCLUSIVE MODE NOWAIT")
                 if table.is_standing(session) and not table.registry(session).in_table(table.name):
                     _empty(session, table, drop=drop)
@@ -233,7 +233,7 @@ def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTab
         except psycopg.Error as error:
             if table not in left:
                 _LOG.warning("staging table %s.%s (%s) is left: %s", table.schema, table.name, table.whose, error)
-            if session.closed:  # the server went away, nobody holds the table: the next epoch tries again
+            if session.closed:  # the server is away, so nobody holds the table; the next epoch tries again
                 break
             left.add(table)
 

@@ -1,4 +1,4 @@
-"""A sink's table: as the server's catalog has it, what keeps rows out of it, and made or widened for an epoch."""
+"""A sink's table: its form in the server's catalog, problems with the rows, and making or widening it for an epoch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ __all__ = [
 ]
 
 _OLDEST_VERSION = 15
-CREATE_LOCK = 0x6578_6163_7473_696E  # one process makes or widens what sinks share
+CREATE_LOCK = 0x6578_6163_7473_696E  # only one process at a time makes or widens a table that sinks share
 
-# `walk` goes from a column's type down through domains and one array. A modifier may stand at any domain on the way.
+# `walk` goes from a column's type down through domains and one array. Each domain may have a modifier.
 _TABLE = """
     WITH RECURSIVE this AS (
         SELECT class.*, space.nspname FROM pg_class AS class JOIN pg_namespace AS space ON space.oid = relnamespace
@@ -89,10 +89,10 @@ class UniqueIndex:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the catalog has it; `kind` and `persistence` are pg_class's letters.
+    """A table in the catalog. `kind` and `persistence` are pg_class's letters.
 
-    `row_security`: policies apply to this session's user, who therefore may not COPY. `owned` and `readable` say what
-    this user may do with it, `closed` which columns it may not insert into.
+    `row_security`: policies apply to this session's user, who therefore may not COPY. `owned` and `readable` are this
+    user's rights, `closed` the columns that it may not insert into.
     """
 
     oid: int
@@ -132,7 +132,7 @@ def read_table(connection: psycopg.Connection, name: TableName) -> Table | None:
 
 
 def too_old(connection: psycopg.Connection) -> Finding | None:
-    """Refuse a server whose catalog and statements are not those of this release."""
+    """Refuse a server whose catalog and statements are too old for this release."""
     if connection.info.server_version >= _OLDEST_VERSION * 10_000:
         return None
     version = connection.info.parameter_status("server_version")
@@ -182,7 +182,7 @@ def create_table(name: TableName, schema: pa.Schema, keys: Sequence[str] = ()) -
 
 
 def added_columns(table: Table, schema: pa.Schema) -> list[str]:
-    """Return the ALTER TABLE for every column of the rows that the table lacks; NULL stands in the rows there are.
+    """Return the ALTER TABLE for every column of the rows that the table lacks. Existing rows get NULL.
 
     Raises Fatal for a type that no column can have.
     """
@@ -197,9 +197,9 @@ def chosen_columns(table: Table, schema: pa.Schema) -> tuple[Column, ...]:
 
 
 def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> list[Finding]:
-    """Find what keeps rows from going into a table, each with what fixes it.
+    """Find why rows don't fit a table, each reason with its fix.
 
-    With `add_columns` columns that the table lacks are no error, as they will be added.
+    With `add_columns`, columns that the table lacks are not an error, because they will be added.
     """
     found = list(_unnamed(table, schema, add_columns=add_columns))
     pairs = [(field, columns[0]) for field, columns in _matched(table, schema) if len(columns) == 1]
@@ -222,7 +222,10 @@ def problems(table: Table, schema: pa.Schema, *, add_columns: bool = False) -> l
 
 
 def _changed(connection: psycopg.Connection, name: TableName, statements: list[str]) -> Table | None:
-    """Run the statements, in one transaction, and read the table. What another process made meanwhile stands."""
+    """Run the statements in one transaction, and read the table.
+
+    A table that another process made meanwhile is kept.
+    """
     with connection.transaction():
         for statement in (f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", *statements):
             connection.execute(statement.encode())

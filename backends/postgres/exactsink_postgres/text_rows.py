@@ -22,9 +22,9 @@ _MIDNIGHT_US = 86_400_000_000
 
 
 class TextRows:
-    """Writes batches as lines, with the calls of pgpq's encoder; their columns are converted as for the binary format.
+    """Write batches as lines, with the calls of pgpq's encoder. Columns are converted as for the binary format.
 
-    Lists hold their elements from the first to the last, without what NULL lists hide.
+    Lists contain exactly their elements, without hidden values of NULL lists.
     """
 
     def __init__(self, columns: Sequence[Column]) -> None:
@@ -46,7 +46,7 @@ class TextRows:
 
 
 def _arrays(lists: pa.Array, column: Column) -> pa.Array:
-    """Write lists as the server does, each element that is not NULL in quotes."""
+    """Write lists as the server does, with quotes around each element that is not NULL."""
     elements = _escaped(_texts(lists.values, column), _IN_ARRAY)
     elements = _joined(_text('"'), elements, _text('"')).fill_null("NULL")
     mask = lists.is_null() if lists.null_count else None
@@ -86,7 +86,7 @@ def _hexadecimal(values: pa.Array) -> pa.Array:
 
 
 def _escaped(texts: pa.Array, signs: Mapping[str, str]) -> pa.Array:
-    """Replace signs; texts have none of them as a rule, which a look at all their bytes shows."""
+    """Replace signs. Usually texts have none of them, which one check of all their bytes shows."""
     data = _data(texts)
     for sign, escaped in signs.items():
         if sign.encode() in data:
@@ -95,7 +95,7 @@ def _escaped(texts: pa.Array, signs: Mapping[str, str]) -> pa.Array:
 
 
 def _data(values: pa.Array) -> bytes:
-    """Return the bytes of all values, one after the other, with what NULLs may hide."""
+    """Return the bytes of all values, one after the other, including bytes hidden behind NULLs."""
     _, offsets, data = values.buffers()
     if not len(values) or data is None:
         return b""

@@ -1,4 +1,4 @@
-"""Strategy `two_phase`: tasks prepare transactions, and the decision commits what they prepared."""
+"""Strategy `two_phase`: tasks prepare transactions, and the decision commits them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TwoPhaseWriter(LoadingWriter):
         return {}
 
     def _without_slot(self, cause: BaseException | None) -> ExactsinkError | None:
-        """Explain what a server answers that has no slot to prepare in."""
+        """Explain the answer of a server that has no free slot for a prepared transaction."""
         if isinstance(cause, psycopg.errors.ObjectNotInPrerequisiteState):
             more = set_on_server({"max_prepared_transactions": 64}, restart=True)
             fix = f'{more}; or set strategy = "staged" for this sink, which needs none'
@@ -63,7 +63,7 @@ class TwoPhaseWriter(LoadingWriter):
 
 
 class TwoPhaseCommitter(PostgresCommitter):
-    """Commit what tasks prepared, by name; whose name is gone is resolved by the mark that it left."""
+    """Commit prepared transactions by name. If a name is gone, the mark that it left proves the outcome."""
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self.using(f"prepare table {self._options.name} for epoch {epoch}", UNBEGUN, epoch) as session:
@@ -76,12 +76,12 @@ class TwoPhaseCommitter(PostgresCommitter):
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self.using(doing, _DECIDED) as session:
             marks, seen = self._seen(session, doing, epoch)
-            # In this order, in two statements: one that is committed between them is found by the second.
+            # In this order, in two statements: the second one finds a participant that is committed between them.
             done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self.ctx.sink}: {doing}")
             session.await_standbys()
             proven = marks.proven(epoch, gids) if done != set(gids) else set()
             if done | proven != set(gids):
-                self._seen(session, doing)  # what is not found is lost on the server whose mark was read
+                self._seen(session, doing)  # a missing participant is lost only on the server whose mark was read
         return [Committed() if gid in done else _resolved(gid, proven, seen) for gid in gids]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
@@ -98,14 +98,14 @@ class TwoPhaseCommitter(PostgresCommitter):
 
 
 def _read(committables: Sequence[Committable]) -> Sequence[str]:
-    """Return the names of what was prepared. Raises Fatal for a vote of another release."""
+    """Return the names of the prepared transactions. Raises Fatal for a vote of another release."""
     for committable in committables:
         payload_of(committable, TwoPhaseWriter)
     return [committable.txn.id for committable in committables]
 
 
 def _resolved(gid: str, proven: Collection[str], seen: Mark | None) -> AlreadyCommitted | Lost | Unknown:
-    """Return what became of a participant that is not prepared, given the mark that the table held then."""
+    """Return the outcome of a participant that is not prepared, given the mark that the table had then."""
     if gid in proven:
         return AlreadyCommitted()
     if seen is not None:

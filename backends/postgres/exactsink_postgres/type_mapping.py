@@ -1,4 +1,4 @@
-"""Which Arrow types go into which columns: the type to make a column of, and why values can't go into one."""
+"""Which Arrow types fit which columns: the type to convert a column to, and the reason why values don't fit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from exactsink.toolkit.spark_sql import quoted_name
 __all__ = ["ELEMENTS", "TEXTS", "Column", "cast_for", "column_type", "family", "is_read_by_server", "matches", "misfit"]
 
 TEXTS = frozenset({"text", "varchar", "bpchar", "citext", "json", "jsonb"})
-"""Types, beside enums, whose values arrive as text."""
+"""Types, beside enums, with values that arrive as text."""
 
 ELEMENTS = {
     name: postgres.types[name].oid
     for name in ["bool", "int2", "int4", "int8", "float4", "float8", "numeric", "date", "time", "timestamp", "interval"]
 }
-"""Types that pgpq writes as elements of an array, with their oids, which are the same on every server."""
+"""Types that pgpq writes as elements of an array, with their oids, which are equal on every server."""
 
 _CUT = frozenset({"char", "money", "name", "timetz"})
-"""Types whose input rounds or cuts a text without a word."""
+"""Types whose input silently rounds or cuts a text."""
 
 _WHOLE_INTERVAL = 0x7FFF << 16  # an interval's modifier with all its fields
 
@@ -50,7 +50,7 @@ _ARROW = {
     )
     for name in names.split()
 }
-"""Arrow's types by their plain names: the family of each, and the type of a column that is made for it."""
+"""Arrow's types by their plain names, each with its family, and with the type of a column that is made for it."""
 
 
 class _Kind(NamedTuple):
@@ -122,7 +122,7 @@ class Column:
 
     @property
     def length(self) -> int | None:
-        """Return the most characters of a varchar(n) or char(n); None when nothing bounds them."""
+        """The most characters of a varchar(n) or char(n), None without a limit."""
         return self.modifier - 4 if self.base in ("varchar", "bpchar") and self.modifier >= 4 else None
 
     @property
@@ -133,7 +133,7 @@ class Column:
 
 
 def matches(names: Sequence[str], columns: Sequence[Column]) -> Iterator[list[Column]]:
-    """Find each name's columns: the one so spelled, else all that are equal without regard to case, as in Spark."""
+    """Find each name's columns: the one with the same spelling, otherwise all that match without case, as in Spark."""
     exact = {column.name: column for column in columns}
     folded: dict[str, list[Column]] = {}
     for column in columns:
@@ -208,7 +208,7 @@ def _made_of(type: pa.DataType) -> tuple[str, str | None]:
 
 def is_read_by_server(column: Column) -> bool:
     """Return whether a column's values are texts that the server's own input function reads, as an INSERT's are."""
-    apart = (column.array and column.base == "box") or column.base in _CUT  # boxes of an array stand between semicolons
+    apart = (column.array and column.base == "box") or column.base in _CUT  # semicolons separate boxes in an array
     return column.kind in "bcrm" and _kind_of(column) is None and not apart
 
 

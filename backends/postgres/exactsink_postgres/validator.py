@@ -1,7 +1,7 @@
-"""Which rows a table can't hold, as far as its columns say so: what the server alone knows stays with the writer.
+"""Find rows that a table can't hold, as far as its columns show it. Only the writer finds the other bad rows.
 
-That are CHECKs, unique keys, foreign keys, triggers, enums' labels, whether JSON is JSON, and columns whose texts the
-server's own input functions read. Executors import this module.
+Those break CHECKs, unique keys, foreign keys or triggers, have a wrong enum label or invalid JSON, or a text that only
+the server's own input function can judge. Executors import this module.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowRules:
 
 
 class TableValidator(BatchValidator):
-    """Judges rows by what the encoder refuses, by NOT NULL, and by a check that raises Fatal."""
+    """Judge rows by the encoder's checks, by NOT NULL, and by a check that raises Fatal."""
 
     def __init__(
         self, rules: RowRules, schema: pa.Schema, check: Callable[[pa.RecordBatch], None] = lambda batch: None

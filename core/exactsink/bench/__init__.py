@@ -1,1 +1,1 @@
-"""Measure what a job could choose from: the same rows through every strategy; and the report of it."""
+"""Measure the strategies that a job could choose, with the same rows for each, and report the figures."""

@@ -1,4 +1,4 @@
-"""CPU time of this process and all below it: the JVM, the Python workers below that, servers, tools."""
+"""CPU time of this process and its descendants: the JVM, its Python workers, servers, tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 __all__ = ["Processes", "cpu_reading", "cpu_seconds_since", "cpu_spent"]
 
-_PPID, _OWN, _WAITED = 1, slice(11, 13), slice(13, 15)  # of /proc/PID/stat after the name: the last are of children
+_PPID, _OWN, _WAITED = 1, slice(11, 13), slice(13, 15)  # of /proc/PID/stat after the name; the last is of children
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class _Process:
     parent: int
     own: int
     waited: int
-    """Of children that have ended, and that it has waited for."""
+    """CPU time of the children that have ended, and that the process has waited for."""
 
     @property
     def ticks(self) -> int:
@@ -31,11 +31,11 @@ Processes = Mapping[int, _Process]
 
 
 def cpu_spent(before: Processes, after: Processes, named: Mapping[int, str]) -> Mapping[str, float]:
-    """Return whose seconds lie between two readings: `driver` is this process, with the tools that it has run.
+    """Return the CPU seconds between two readings, by name. `driver` is this process, with the tools that it has run.
 
-    `named` processes, by id, and those below them have a name given; of the others `jvm` is Java, `workers` the rest.
-    Who was ended in between is counted where its parent waited for it; pyspark's daemon waits for none of its workers,
-    and what they had before is then not taken off.
+    `named` gives the names of processes by id; their descendants have the same name. Of all others, `jvm` is Java, and
+    `workers` are the rest. A process that ended in between is counted if its parent waited for it. pyspark's daemon
+    does not wait for its workers, and their earlier time is then not subtracted.
     """
     shares = dict.fromkeys(("driver", "jvm", "workers", *named.values()), 0.0)
     whose: dict[int, str] = {}
@@ -49,7 +49,7 @@ def cpu_spent(before: Processes, after: Processes, named: Mapping[int, str]) -> 
 
 
 def cpu_seconds_since(before: Processes) -> float:
-    """Return the seconds that this process and all below it have taken since a reading."""
+    """Return the CPU seconds of this process and its descendants since a reading."""
     return sum(cpu_spent(before, cpu_reading(), {}).values())
 
 
@@ -65,7 +65,8 @@ def _ticks_between(pid: int, before: Processes, after: Processes) -> int:
 def cpu_reading() -> Processes:
     """Read this process and its descendants.
 
-    Who is reaped while it is read is in no reading, its own or its parent's: read again until the family stays.
+    A process that is reaped during the reading is in no reading, neither its own nor its parent's. So it reads again
+    until the set of processes stays the same.
     """
     family = _reading()
     while True:
@@ -80,9 +81,9 @@ def _reading() -> Processes:
     children: dict[int, list[int]] = defaultdict(list)
     for pid in sorted(int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()):
         try:
-            # The name, in parentheses, may hold blanks and parentheses itself.
+            # The name, in parentheses, may itself contain blanks and parentheses.
             head, _, tail = Path("/proc", str(pid), "stat").read_text().rpartition(")")
-        except (FileNotFoundError, ProcessLookupError):  # ended since it was listed
+        except (FileNotFoundError, ProcessLookupError):  # ended since the listing
             continue
         fields = tail.split()
         times = (sum(map(int, fields[part])) for part in (_OWN, _WAITED))

@@ -1,4 +1,4 @@
-"""What figures are taken on, without the machine's name."""
+"""Describe the machine of a measurement, without its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def machine_facts() -> Mapping[str, int | float | str]:
 
 
 def version_of(package: str) -> str | None:
-    """Return an installed package's version, None where it is not installed."""
+    """Return an installed package's version, None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

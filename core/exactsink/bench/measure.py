@@ -1,4 +1,4 @@
-"""Measure every way to write, one after the other in rounds, and leave nothing behind."""
+"""Measure every way to write, one after the other in rounds, and remove everything afterwards."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Found = TypeVar("_Found")
 
 
 class Miscounted(Fatal):
-    """A reader does not see the rows that were decided."""
+    """A reader does not see exactly the decided rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class WayFigures:
     bytes_per_row: float | None
     watched: MeasuredRun
     views: Sequence[tuple[float, float]]
-    """When, after the begin of each epoch, a reader saw its first and last row; none where rows replace each other."""
+    """When a reader saw the first and the last row, after each epoch's begin; empty if rows replace each other."""
 
     def median(self, figure: Callable[[MeasuredRun], float]) -> float:
         return statistics.median(figure(run) for run in self.runs)
@@ -47,7 +47,7 @@ class WayFigures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All figures; `together` are jobs of several sinks, `skipped` what could not be measured, and why."""
+    """All figures. `together` are jobs with several sinks, `skipped` the ways without figures, with the reason."""
 
     rows: Rows
     ways: Sequence[WayFigures]
@@ -56,7 +56,7 @@ class Measured:
 
 
 class Bench:
-    """Runs jobs over copies. Each copy is dropped when its run is over; after an error, once Spark is stopped."""
+    """Run jobs over copies. Each copy is dropped after its run; after an error, once Spark has stopped."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Bench:
         self._unique: dict[str, bool] = {}
 
     def measure(self, ways: Sequence[Way], rounds: int) -> Measured:
-        """Measure all of them. A way that one of our errors stops is skipped, with that error."""
+        """Measure all ways. A way that raises one of exactsink's errors is skipped, with that error."""
         skipped: dict[str, str] = {}
         self._each(ways[:1], "warming up", self._alone, skipped)
         found = [
@@ -119,7 +119,7 @@ class Bench:
             return run, sink.backend.traits, None if size is None or not written else size / written
 
     def _counted(self, copies: Sequence[Copy]) -> tuple[PreparedJob, MeasuredRun]:
-        """Run a job and count what readers see then. Raises Miscounted."""
+        """Run a job, and count the rows that a reader then sees. Raises Miscounted."""
         prepared = prepare(self._base, copies, self._registry)
         run = run_job(self._spark, self._rows, prepared)
         for copy in copies:
@@ -145,7 +145,7 @@ class Bench:
             return run, views(seen, run.epochs, copy.place.sink)[1:]
 
     def _together(self, figures: Sequence[WayFigures], rounds: int) -> Mapping[str, Sequence[MeasuredRun]]:
-        """Run jobs of one, two and four sinks of the first exact way, and one of the first way of each kind of sink."""
+        """Run jobs with one, two and four sinks of the first exact way, and one with a way of each backend."""
         exact = [one.way for one in figures if not one.traits.visible_early]
         if not exact:
             return {}
@@ -162,7 +162,7 @@ class Bench:
         return found
 
     def _expected(self, copy: Copy, run: MeasuredRun) -> int | None:
-        """Return how many rows a reader must find; None where rows of several epochs replace each other."""
+        """Return how many rows a reader must find, None if rows of several epochs replace each other."""
         way = copy.way
         if way.target.keys and way.name not in self._unique:
             frame = self._rows.frame(self._spark)
@@ -185,7 +185,7 @@ class Bench:
         for copy in copies:
             try:
                 copy.way.target.drop(copy.place)
-            except Exception as error:  # of whatever a store's client has: the others are dropped all the same
+            except Exception as error:  # of any client; the other copies are dropped all the same
                 failed.append(f"{copy.place.name}: {self._base.document.scrubbed(str(error))}")
         if failed:
             raise Fatal(

@@ -80,7 +80,7 @@ def _readers(measured: Measured) -> Section:
     epochs = measured.rows.epochs - 1
     prose = (
         f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from their tasks' "
-        "begin to the sink's commit, by our events; what waits with them is said below the table."
+        "begin to the sink's commit, by our events; the notes below the table name other objects that wait."
     )
     return Section("What readers see", [prose], [table])
 
@@ -111,7 +111,7 @@ def _skipped(measured: Measured) -> Section | None:
 
 
 def _guides(measured: Measured) -> Iterator[Section]:
-    """Compare the ways of each store that has more than one: a job chooses its store before it chooses a way."""
+    """Compare the ways of each store with more than one, because a job chooses its store before it chooses a way."""
     stores: dict[str, list[WayFigures]] = {}
     for one in measured.ways:
         stores.setdefault(one.way.sink or one.way.kind, []).append(one)

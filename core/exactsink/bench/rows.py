@@ -1,4 +1,4 @@
-"""The rows of a bench: made, or taken from the job's source once, and kept as files, an epoch's beside each other."""
+"""The rows of a bench: made, or taken once from the job's source, and kept as files, some for each epoch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "make_rows"]
 
 FILES = 2
-"""How many files, and so about how many tasks, an epoch has."""
+"""The number of files, and so about the number of tasks, of an epoch."""
 
 _LOOK_SECONDS = 1
 _MADE = "id BIGINT, name STRING, text STRING"
@@ -38,21 +38,21 @@ class Rows:
     epochs: int
     an_epoch: int
     schema: Any
-    """Spark's schema of them."""
+    """Spark's schema of the rows."""
     about: str
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """Read them as a source whose batches are the epochs."""
+        """Read the rows as a source whose batches are the epochs."""
         reader = spark.readStream.format("parquet").schema(self.schema)
         return reader.option("maxFilesPerTrigger", FILES).load(str(self.folder))
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Read all of them at once."""
+        """Read all rows at once."""
         return spark.read.schema(self.schema).parquet(str(self.folder))
 
 
 def make_rows(base: Base, spark: SparkSession, rows: int, epochs: int) -> Rows:
-    """Make rows, or take them from the job's source. Raises ConfigError for a source with too few."""
+    """Make rows, or take them from the job's source. Raises ConfigError if the source has too few."""
     folder = base.folder / "source"
     if base.own_rows:
         _write(_made(rows * epochs), folder, rows, epochs)
@@ -74,14 +74,14 @@ def make_rows(base: Base, spark: SparkSession, rows: int, epochs: int) -> Rows:
 
 
 def _made(count: int) -> pa.Table:
-    """Make rows of about 130 bytes, whose text does not shrink to nothing."""
+    """Make rows of about 130 bytes, whose text does not compress to almost nothing."""
     texts = [hashlib.blake2b(number.to_bytes(8, "big"), digest_size=50).hexdigest() for number in range(count)]
     names = [f"name-{number % 1000}" for number in range(count)]
     return pa.table({"id": pa.array(range(count), pa.int64()), "name": names, "text": texts})
 
 
 def _taken(config: JobConfig, spark: SparkSession, folder: Path, most: int) -> tuple[Any, pa.Table]:
-    """Take the first rows of the job's source, through its transform, with a checkpoint of the bench's own."""
+    """Take the first rows of the job's source, through its transform, with the bench's own checkpoint."""
     stream = read_source(config, spark)
     take = _Take(most)
     writer = stream.writeStream.foreachBatch(take).outputMode(config.job.output_mode).trigger(availableNow=True)
@@ -114,7 +114,7 @@ class _Take:
 
 
 def _write(table: pa.Table, folder: Path, rows: int, epochs: int) -> None:
-    """Write FILES files an epoch, whose times are in the epochs' order."""
+    """Write FILES files per epoch, with modification times in the order of the epochs."""
     folder.mkdir()
     for epoch in range(epochs):
         part = table.slice(epoch * rows, rows)

@@ -1,4 +1,4 @@
-"""Run one job over the bench's rows, as a user would, and take its figures."""
+"""Run one job over the bench's rows, as a user would, and record its figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class PreparedJob:
-    """A job over copies that are made."""
+    """A job over existing copies."""
 
     config: JobConfig
     sinks: Mapping[str, Sink]
@@ -47,11 +47,11 @@ class PreparedJob:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """The result of a job: its epochs in their order; the first one is for warming up, and in no figure."""
+    """The result of a job: its epochs in their order. The first one warms up, and is in no figure."""
 
     epochs: Sequence[TimedEpoch]
     source_rows: int
-    """Rows of an epoch that were read."""
+    """The number of rows that an epoch read."""
 
     @property
     def measured(self) -> Sequence[TimedEpoch]:
@@ -59,7 +59,7 @@ class MeasuredRun:
 
     @property
     def rows(self) -> int:
-        """Rows read in the measured epochs."""
+        """The rows that the measured epochs read."""
         return self.source_rows * len(self.measured)
 
     @property
@@ -71,12 +71,12 @@ class MeasuredRun:
         return (self.epochs[-1].cpu - self.epochs[0].cpu) / self.rows * 1e6
 
     def written(self, sink: str) -> int:
-        """Count the rows decided for a sink, in all epochs."""
+        """Count the rows that were decided for a sink in all epochs."""
         return sum(epoch.rows[sink] for epoch in self.epochs)
 
 
 def run_job(spark: SparkSession, rows: Rows, prepared: PreparedJob) -> MeasuredRun:
-    """Run a job over all rows. Raises our errors as they are."""
+    """Run a job over all rows. Raises exactsink's errors unchanged."""
     timeline = Timeline(partial(cpu_seconds_since, cpu_reading()))
     with closing(Job.of_sinks(prepared.config, prepared.sinks, (timeline,))) as job:
         query = job.start(rows.stream(spark), prepared.route)
@@ -90,7 +90,7 @@ def run_job(spark: SparkSession, rows: Rows, prepared: PreparedJob) -> MeasuredR
 
 
 def _route(base: Base, copies: Sequence[Copy]) -> Route | None:
-    """Return a route by which each copy gets the frame of the sink that it stands for."""
+    """Return a route by which each copy gets the frame of the sink that it copies."""
     route = load_route(base.config)
     if route is None:
         return None
@@ -103,9 +103,9 @@ def _route(base: Base, copies: Sequence[Copy]) -> Route | None:
 
 
 def prepare(base: Base, copies: Sequence[Copy], registry: Registry) -> PreparedJob:
-    """Make the copies, and a job that writes to them: the user's own but for the targets and the source.
+    """Make the copies, and a job that writes to them: the user's job with other targets and another source.
 
-    Its journal is in files of the bench's own; nothing is said to an exporter of metrics.
+    Its journal is in the bench's own files, and no exporter gets its metrics.
     """
     name, folder = copies[0].place.job, copies[0].place.folder
     made = {copy.place.sink: dict(copy.way.target.make(copy.place)) for copy in copies}

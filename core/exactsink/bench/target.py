@@ -1,4 +1,4 @@
-"""What a backend's plugin gives for a bench: private copies of a target, made, read and dropped again."""
+"""The interface of a plugin for a bench: private copies of a target, which are made, read and dropped again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ __all__ = ["BenchReader", "BenchTarget", "Place"]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one copy is. `job` and `sink` are names of the job that writes to it; `folder` is the bench's own."""
+    """The place of one copy.
+
+    `job` and `sink` name the job and the sink that write to it; `folder` is the bench's own.
+    """
 
     job: str
     sink: str
@@ -21,21 +24,21 @@ class Place:
 
     @property
     def name(self) -> str:
-        """A name that no other copy has, and that shows whose it is: letters, digits, hyphens and a dot."""
+        """A unique name of the copy that shows its owner: letters, digits, hyphens and a dot."""
         return f"{self.job}.{self.sink}"
 
     @property
     def identifier(self) -> str:
-        """The same for SQL: letters, digits and underscores, below 60."""
+        """The name for SQL: letters, digits and underscores, less than 60 characters."""
         return self.name.replace(".", "_").replace("-", "_")
 
 
 class BenchReader(ABC):
-    """A reader of one copy, as the target's users read it."""
+    """A reader of one copy, which reads like the users of the target."""
 
     @abstractmethod
     def rows(self) -> int:
-        """Return how many rows it sees now. A copy that is not made yet has none."""
+        """Return how many rows it sees now; 0 if the copy does not exist yet."""
 
     @abstractmethod
     def close(self) -> None:
@@ -43,35 +46,35 @@ class BenchReader(ABC):
 
 
 class BenchTarget(ABC):
-    """One way to write to a target that a sink could choose: a strategy, a format, a writer. A value that pickles.
+    """One way to write to a target: a strategy, a format, a writer. It pickles.
 
-    A plugin's `BackendSpec.bench` names a function `(options) -> Mapping[str, BenchTarget]`, by the ways' names.
-    `options` are those of a sink of the user's, whose target is copied (empty: its form, not its rows); None asks for
-    ways that need no server. It raises ConfigError where it has none, and says why.
+    A plugin's `BackendSpec.bench` names a function `(options) -> Mapping[str, BenchTarget]`, by the names of the ways.
+    `options` are those of a user's sink, whose target is copied (without its rows); None requests the ways that need no
+    server. The function raises ConfigError, with the reason, if it has none.
     """
 
     @property
     def holds(self) -> str:
-        """What is held besides the rows, and from when on until the commit; empty where nothing is."""
+        """Name the objects besides the rows that are held until the commit, and since when; empty if none are."""
         return ""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The columns by which rows replace each other; none where each row stays."""
+        """The columns by which rows replace each other; empty if every row stays."""
         return ()
 
     @abstractmethod
     def make(self, place: Place) -> Mapping[str, Any]:
-        """Make an empty copy, and return the options of a sink that writes to it, beside the user's own."""
+        """Make an empty copy. Return the options, beside the user's own, of a sink that writes to it."""
 
     @abstractmethod
     def reader(self, place: Place) -> BenchReader:
         """Open a reader."""
 
     def size(self, place: Place) -> int | None:
-        """Return the bytes that the copy takes in its store, with all that stands beside its rows; None: unknown."""
+        """Return the bytes that the copy and the objects beside its rows take in its store; None if unknown."""
         return None
 
     @abstractmethod
     def drop(self, place: Place) -> None:
-        """Remove the copy, and all that a job has left beside it. Idempotent, also for one that was never made."""
+        """Remove the copy, and everything that a job has left beside it. Idempotent, even if it was never made."""

@@ -1,4 +1,4 @@
-"""When an epoch's steps happened, as the job's events report them."""
+"""When an epoch's steps happened, by the job's events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from exactsink.contract import Event
 __all__ = ["PHASES", "TimedEpoch", "Timeline", "quantile"]
 
 PHASES = ("open", "write", "vote", "decide", "commit", "complete")
-"""What an epoch's time is cut into. `write` is the Spark job: reading, shaping, writing, pre-commits."""
+"""The parts of an epoch's time. `write` is the Spark job: reading, shaping, writing, pre-commits."""
 
 _WHOLE = {("vote", "before"), ("return", "before")}
 
@@ -26,17 +26,17 @@ class _Marks:
 
 @dataclass(frozen=True, slots=True)
 class TimedEpoch:
-    """One epoch that this driver ran from its start to its end. Times are seconds; moments are the system's clock."""
+    """One epoch that this driver ran from start to end. Durations are in seconds; moments are of the system's clock."""
 
     number: int
     began: float
     ended: float
     phases: Mapping[str, float]
     commits: Mapping[str, tuple[float, float]]
-    """When each sink's commit began and ended."""
+    """The begin and end of each sink's commit."""
     rows: Mapping[str, int]
     cpu: float
-    """CPU seconds of all own processes until its end."""
+    """CPU seconds of all own processes up to the epoch's end."""
 
     @property
     def seconds(self) -> float:
@@ -44,12 +44,12 @@ class TimedEpoch:
 
     @property
     def window(self) -> float:
-        """How long sinks differed: from the first sink's commit to the last one's."""
+        """How long sinks differed: from the end of the first sink's commit to that of the last."""
         ends = [end for _, end in self.commits.values()]
         return max(ends) - min(ends)
 
     def held(self, sink: str) -> float:
-        """How long the sink's rows stood between their tasks and their commit, at most."""
+        """How long, at most, the sink's rows waited between their tasks and their commit."""
         return self.commits[sink][1] - self.began - self.phases["open"]
 
 
@@ -69,7 +69,7 @@ class Timeline:
             marks.rows, marks.cpu = event.fields["rows"], self._cpu()
 
     def epochs(self) -> Sequence[TimedEpoch]:
-        """Return the epochs in their order; one that was only finished, or has not ended, is left out."""
+        """Return the epochs in their order, without those that were only finished, or have not ended."""
         return [_epoch(n, marks) for n, marks in sorted(self._epochs.items()) if marks.at.keys() >= _WHOLE]
 
 
@@ -91,6 +91,6 @@ def _epoch(number: int, marks: _Marks) -> TimedEpoch:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Return the smallest value that at least this part of the values don't exceed."""
+    """Return the smallest value that at least this part of the values does not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -int(-part * len(ordered) // 1) - 1)]

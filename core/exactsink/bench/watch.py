@@ -1,4 +1,4 @@
-"""A reader in a process of its own, which looks at a target all the time and remembers when it saw how many rows."""
+"""A reader in a separate process, which polls a target and records when it saw how many rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """At this moment, and not before, this many rows were seen."""
+    """So many rows were seen at this moment, and not before."""
 
     moment: float
     rows: int
@@ -30,21 +30,21 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a reader process does until it is stopped; two files in `folder` say how far it is, and how far it goes."""
+    """The work of a reader process until it is stopped. Two files in `folder` hold its progress and its goal."""
 
     target: BenchTarget
     place: Place
     folder: Path
 
     def wait_ready(self) -> None:
-        """Wait until the reader has looked once. Raises Fatal."""
+        """Wait until the reader has polled once. Raises Fatal."""
         for _ in attempts_within(_PATIENCE_SECONDS, first_seconds=0.01, longest_seconds=0.05):
             if self._ready.exists():
                 return
         raise Fatal(f"the reader of {self.place.name} did not start", why="its own output, above, has the reason")
 
     def stop(self, rows: int) -> None:
-        """Let the reader end as soon as it sees so many rows, or no more come."""
+        """Let the reader end once it sees so many rows, or the count stops growing."""
         replace_file(self._enough, str(rows).encode())
 
     @property
@@ -72,7 +72,7 @@ class Watch:
 
 
 def views(seen: Sequence[Sight], epochs: Sequence[TimedEpoch], sink: str) -> Sequence[tuple[float, float]]:
-    """Return, for each epoch, how long after its begin a reader saw its first row and its last one."""
+    """Return, for each epoch, how long after its begin a reader saw its first and its last row."""
     found, before = [], 0
     for epoch in epochs:
         whole = before + epoch.rows[sink]
@@ -85,7 +85,7 @@ def views(seen: Sequence[Sight], epochs: Sequence[TimedEpoch], sink: str) -> Seq
 
 
 def count(target: BenchTarget, place: Place, expected: int) -> int:
-    """Count a copy's rows as a reader sees them; wait for those that are to come, until no more do."""
+    """Count a copy's rows as a reader sees them. Wait for expected rows until the count stops growing."""
     with closing(target.reader(place)) as reader:
         rows, end = reader.rows(), time.monotonic() + _PATIENCE_SECONDS
         while rows < expected and time.monotonic() < end:

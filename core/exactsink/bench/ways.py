@@ -1,4 +1,4 @@
-"""What is measured: every way to write that a job's sinks could choose, or those that need no server."""
+"""The ways to measure: every way that a job's sinks could choose, or those that need no server."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from exactsink.job.registry import Registry
 __all__ = ["PREFIX", "Base", "Ways", "Way", "base_of", "find_ways", "reason"]
 
 PREFIX = "bench-exactsink-"
-"""What the name of all that a bench makes begins with."""
+"""The prefix of every name that a bench makes."""
 
 _CONF: Mapping[str, str | int | float | bool] = {
     "spark.ui.enabled": False,
-    "spark.log.level": "OFF",  # an error comes as an exception
+    "spark.log.level": "OFF",  # an error is raised as an exception anyway
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": 2,
 }
@@ -33,20 +33,20 @@ _CONF: Mapping[str, str | int | float | bool] = {
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What the measured jobs have in common with the user's, or with nobody's; and the prefix of this bench's names."""
+    """The settings that all measured jobs share with the user's job, if any; and the prefix of this bench's names."""
 
     config: JobConfig
     document: Document = field(repr=False)
     prefix: str
     folder: Path
-    """Where a bench works: beside the job's checkpoint, so on its disk, and shared with executors as that is."""
+    """The folder of the bench: beside the job's checkpoint, so on the same disk, and shared with executors like it."""
     own_rows: bool
     """Whether rows are made, not read from a job's source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way to write: a target of a backend, for a sink with these core options and own options."""
+    """One way to write: a backend's target, for a sink with these options."""
 
     name: str
     kind: str
@@ -55,12 +55,12 @@ class Way:
     options: Mapping[str, Any] = field(repr=False)
     task_options: Mapping[str, Any] = field(repr=False)
     sink: str = ""
-    """The user's sink; empty where there is none."""
+    """The user's sink, empty if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """What is measured, and what is not, with the reason."""
+    """The ways to measure, and the ones that can't be measured, with the reason."""
 
     measured: Sequence[Way]
     skipped: Mapping[str, str]
@@ -86,7 +86,7 @@ def base_of(path: str | None) -> Base:
 
 
 def find_ways(base: Base, registry: Registry) -> Ways:
-    """Find every way of the job's sinks; without a job, those of all backends that need no server."""
+    """Find every way of the job's sinks. Without a job, find those of all backends that need no server."""
     found: dict[str, Callable[[], Sequence[Way]]] = {}
     if base.own_rows:
         found = {listing.name: partial(_embedded, listing.name, registry) for listing in registry.listings()}
@@ -118,12 +118,12 @@ def _of_sink(base: Base, name: str, backend: Backend, registry: Registry) -> Seq
 
 
 def reason(error: ExactsinkError) -> str:
-    """Return why something is left out: what the error says, without the command that would come next."""
+    """Return why a way is left out: the error's text without its next command."""
     return f"{error.what}: {error.why}" if error.why else error.what
 
 
 def _targets(kind: str, registry: Registry, options: BackendOptions | None) -> Mapping[str, BenchTarget]:
-    """Return a backend's ways. Raises ConfigError where it has none, or its plugin can't be had."""
+    """Return a backend's ways. Raises ConfigError if it has none, or if its plugin can't be loaded."""
     spec = registry.spec(kind, "exactsink bench")
     if not spec.bench:
         raise ConfigError("its plugin has no targets for a bench", why="its BackendSpec names no `bench` function")

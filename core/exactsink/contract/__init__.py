@@ -1,7 +1,7 @@
-"""The contract, version 1: the interface that a plugin implements, and all that it is given.
+"""The contract, version 1: the interface that a plugin implements, and the values that it is given.
 
-Values that travel between driver, executors and journal; errors by what the caller does next; the backend's interface;
-the hooks that announce a plugin. A plugin imports from here, from `exactsink.toolkit.roads` (two easier roads to a
+It has the values that travel between driver, executors and journal, the errors, the interface of a backend, and the
+hooks that announce a plugin. A plugin imports from here, from `exactsink.toolkit.roads` (two easier roads to a
 backend), from `exactsink.toolkit.storage` (durable files and objects), and from the rest of the toolkit.
 """
 

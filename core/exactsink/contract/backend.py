@@ -1,6 +1,6 @@
-"""The contract of a backend, version 1: what the framework calls, from which process, and what each call promises.
+"""The contract of a backend, version 1: which methods exactsink calls, in which process, and what each one promises.
 
-A backend sees this module and those beside it, nothing else of exactsink but the toolkit.
+Of exactsink, a backend imports only the contract and the toolkit.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ CONTRACT_VERSION = 1
 
 
 class BackendOptions(BaseModel):
-    """Base of a backend's options: frozen, a key that is not declared is a mistake, and no error repeats a value."""
+    """Base class of a backend's options: frozen, without undeclared keys; its errors never repeat a value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class Backend(ABC):
-    """One sink's backend with its options: a value that pickles, holds no connection and imports no pyspark."""
+    """One sink's backend with its options. It pickles, holds no connection, and does not import pyspark."""
 
     Options: ClassVar[type[BackendOptions]]
 
@@ -53,18 +53,24 @@ class Backend(ABC):
     @property
     @abstractmethod
     def strategy(self) -> str:
-        """Name the strategy that the options choose, for example `two_phase`. Every decision in the journal has it."""
+        """Name the strategy that the options choose, for example `two_phase`.
+
+        The journal keeps it with each decision.
+        """
 
     @property
     @abstractmethod
     def target(self) -> str:
-        """Name the target, stable over restarts and without secrets. It is journaled with every decision."""
+        """Name the target: the same after every restart, and without secrets.
+
+        The journal keeps it with each decision.
+        """
 
     @property
     def on_schema_change(self) -> Literal["fail", "add_columns", "allow"]:
-        """Name which other columns than the ones before an epoch may have: none, further ones, or any.
+        """Name how an epoch's columns may differ from those before: not at all, by additional columns, or in any way.
 
-        `allow`, the default, is for a target that has columns of its own, and judges the rows by them.
+        `allow`, the default, is for a target with columns of its own that the rows are checked against.
         """
         return "allow"
 
@@ -75,23 +81,24 @@ class Backend(ABC):
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Name the servers behind the target, HOST:PORT each; before a start one of them has to take a connection.
+        """Name the servers behind the target, as HOST:PORT. Before a start, one of them must accept a connection.
 
-        Worth it where the target does not name them, or a client tries for long before it reports that nobody is there.
+        Implement it if the target does not name its servers, or if the client tries for long before it reports that no
+        server answers.
         """
         return ()
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
-        """Return SQL expressions that the JVM applies before rows become Arrow; None leaves them as they are.
+        """Return SQL expressions that the JVM applies before rows become Arrow. None leaves the rows unchanged.
 
-        `schema` is the sink's frame after `columns`. Example: `["to_json(struct(*)) AS value"]`.
+        `schema` is that of the sink's frame after `columns`. Example: `["to_json(struct(*)) AS value"]`.
         """
         return None
 
     def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of a quarantine, which no JVM has seen, as the writer takes them: what `shape` does, done here.
+        """Shape the rows of a quarantine as `shape` would, in the task, because the JVM has not seen these rows.
 
-        They have columns of text and of integers. Raises ConfigError where the options need the JVM for it.
+        Their columns are text and integers. Raises ConfigError if the options need the JVM for it.
         """
         if self.shape(rows.schema) is not None:
             raise ConfigError(
@@ -101,39 +108,40 @@ class Backend(ABC):
             )
         return rows
 
-    def check_epoch_column(self, name: str) -> None:  # noqa: B027  # most take it as any other column
-        """Refuse a column with the epoch's number, which the core adds to the frame, where it makes no sense.
+    def check_epoch_column(self, name: str) -> None:  # noqa: B027  # most backends treat it as any other column
+        """Refuse the column with the epoch's number, which exactsink adds to the frame, if the target can't use it.
 
         Raises ConfigError.
         """
 
     @abstractmethod
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
-        """Open a task attempt's writer, on an executor, at its first batch with rows. Nothing becomes visible."""
+        """Open a task attempt's writer, on an executor, at the first batch with rows. Nothing becomes visible."""
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        """Make the judge of a task's rows for `on_bad_row = "quarantine"`, at its first batch with rows.
+        """Make the validator of a task's rows for `on_bad_row = "quarantine"`, at the first batch with rows.
 
-        `rules` are those of `Committer.row_rules`. Called where `traits.validates_rows` says so. What it lets pass the
-        writer may still refuse, which stops the epoch: nothing is lost by a rule that is not known.
+        `rules` comes from `Committer.row_rules`. Called if `traits.validates_rows` is true. The writer may still refuse
+        a row that the validator accepted. That stops the epoch, so a rule that the validator does not know loses
+        nothing.
         """
         raise NotImplementedError
 
     @abstractmethod
     def committer(self, ctx: JobContext) -> Committer:
-        """Make the driver's side, one per claim. It may connect lazily; it owns what it opens."""
+        """Make the driver's side, once per claim. It may connect lazily, and closes every connection that it opens."""
 
 
 class Writer(ABC):
-    """One task attempt's writer. Its process may die hard at any moment: nothing here may rely on a cleanup."""
+    """One task attempt's writer. Its process may be killed at any moment, so no code may rely on a cleanup."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch's rows. Nothing becomes visible to any reader."""
+        """Take a batch of rows. Nothing becomes visible to any reader."""
 
     @abstractmethod
     def pre_commit(self) -> Committable:
-        """Make the rows durable yet invisible, so that they survive this process, and vote yes."""
+        """Make the rows durable but invisible, so that they survive this process, and vote yes."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -141,125 +149,132 @@ class Writer(ABC):
 
 
 class Committer(ABC):
-    """The driver's side of one sink under one claim. Used by one thread at a time."""
+    """The driver's side of one sink under one claim. Only one thread at a time uses it."""
 
     @abstractmethod
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        """Check before the first row that the target fits the job. Changes nothing.
+        """Check, before the first row, that the target fits the job. Changes nothing.
 
-        `schema` is the shaped frame; `participants` is the most that an epoch can have, None when nothing bounds it.
+        `schema` is that of the shaped frame. `participants` is the most that an epoch can have, None if it has no
+        limit.
         """
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
-        """Check the target as `check` does, without the rows' columns, which are not known yet. Changes nothing.
+        """Check the target as `check` does, before the columns of the rows are known. Changes nothing.
 
-        Called by `exactsink check --no-spark`, which reads mark and participants, too: this one finds nothing else.
+        `exactsink check --no-spark` calls it, and reads the mark and the participants itself. The default finds
+        nothing.
         """
         return ()
 
     @abstractmethod
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        """Prepare the target (a table, a folder) and give the ticket that every task's writer gets. Idempotent."""
+        """Prepare the target (a table, a folder), and return the ticket that every task's writer gets. Idempotent."""
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        """Read what tasks judge rows by, for example what the target's columns take. Changes nothing.
+        """Return the rules by which tasks judge rows, for example the types of the target's columns. Changes nothing.
 
-        Called where `traits.validates_rows` says so, after `open_epoch`; for the replay of a quarantine's lost votes
-        also by itself, once the epoch may be committed here.
+        Called if `traits.validates_rows` is true, after `open_epoch`. When lost votes of a quarantine are written
+        again, it is called without `open_epoch`, once this committer may commit the epoch.
         """
         return b""
 
-    def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:  # noqa: B027  # most have checked
-        """Refuse votes that can't be committed together, for example one key in two partitions: nothing is decided yet.
+    def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:  # noqa: B027  # most checked earlier
+        """Refuse votes that can't be committed together, for example one key in two partitions. Changes nothing.
 
-        Called once all have voted, with what `commit` gets if they are decided. Raises Fatal; changes nothing.
+        Called once all tasks have voted and nothing is decided, with the committables that `commit` gets after the
+        decision. Raises Fatal.
         """
 
     @abstractmethod
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        """Commit one sink's whole epoch: durable and visible when it returns, one outcome per committable, in order.
+        """Commit one sink's whole epoch. When it returns, the rows are durable and visible.
 
-        Idempotent from any process, also when two processes commit at the same moment. Raises Retryable when an
-        answer may yet be had. `committables` is never empty.
+        Returns one outcome per committable, in order. Idempotent from any process, even if two processes commit at the
+        same moment. Raises Retryable if a later call may get an answer. `committables` is never empty.
         """
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         """Return the state of each of these decided committables, in order. Changes nothing.
 
-        Prepared where `commit` would make it visible now, else what `commit` would answer; what only the write shows
-        (like a trigger that drops rows) is not seen. Called at any time from any process, beside a driver at work, too.
-        Raises Retryable when the store doesn't answer, Fatal where `commit` would. This one takes what
-        `in_doubt` does not list for Unknown: right only where the mark proves what is committed.
+        The state is Prepared if `commit` would make the rows visible now; otherwise it is the outcome that `commit`
+        would return. Effects that only the write itself shows, like a trigger that drops rows, are not seen. Called at
+        any time from any process, even beside a working driver. Raises Retryable if the store doesn't answer, and Fatal
+        if `commit` would. The default returns Unknown for a committable that `in_doubt` does not list. That is right
+        only if the mark proves which committables are committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
         gone = Unknown("the store does not list it, and this backend can't look up its outcome")
         return [Prepared() if committable.ref in held else gone for committable in committables]
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        """Count what the target holds now of these epochs, all of which were committed once. Changes nothing.
+        """Count the rows that the target holds now of these epochs, each of which was committed once. Changes nothing.
 
-        An epoch that is left out can't be known; one that is in the answer alone has rows there that nobody decided.
-        `deep` reads all of them, where that proves more. Raises Retryable when the store doesn't answer.
+        An epoch that the result lacks can't be counted. An epoch that only the result has was never decided, and yet
+        has rows in the target. `deep` reads all rows, if that proves more. Raises Retryable if the store doesn't
+        answer.
         """
         return {}
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        """Return, a sentence each, whom the participant blocks until it ends: readers, locks, VACUUM.
+        """Return one sentence for each reader, lock or VACUUM that the participant blocks until it ends.
 
-        Changes nothing. Raises Retryable when the store doesn't answer.
+        Changes nothing. Raises Retryable if the store doesn't answer.
         """
         return ()
 
     @abstractmethod
     def abort(self, undecided: Undecided) -> None:
-        """Roll back participants that will never be decided. Idempotent; only the sweep calls it."""
+        """Roll back participants that will never be decided. Idempotent. Only the sweep calls it."""
 
     @abstractmethod
     def in_doubt(self) -> Iterable[InDoubt]:
-        """List this job's and sink's participants in the backend, begun or prepared; never anyone else's."""
+        """List the participants of this job and sink that the backend has begun or prepared, and no others."""
 
     def mark(self) -> Mark | None:
-        """Read this sink's mark in its target; None when there is none. Called where `traits.marks` says so.
+        """Return this sink's mark in its target, None if it has no mark. Called if `traits.marks` is true.
 
-        It is read from what the target itself holds, in the session that `commit` uses next: when that session is
-        lost, `commit` raises Retryable before it does anything, so that the mark is read again. What is committed
-        shows in the mark: a participant's commit and its part of the mark are one atomic step, or the mark comes first.
+        It reads what the target itself holds, in the session that `commit` uses next. If that session is lost, `commit`
+        raises Retryable before it does anything, so that the mark is read again. Every committed participant is in the
+        mark: either its commit and its part of the mark are one atomic step, or the mark is written first.
         """
         raise NotImplementedError
 
     def put_birth(self) -> Mark:
         """Put the birth of the context's lineage into the target if it has no mark, and return the target's mark.
 
-        Durable when it returns, and atomic: of two journals that call it, one finds the other's. Idempotent.
+        Durable when it returns. Atomic: if two journals call it, one of them finds the mark of the other. Idempotent.
         """
         raise NotImplementedError
 
     def trim_marks(self) -> None:
-        """Delete old marks: all below the highest epoch that the target holds, as this call reads it; never below
-        a number that was read earlier. A late or repeated call harms nothing.
+        """Delete the marks below the highest epoch that the target holds now.
+
+        This call reads that epoch itself, and never uses a number that was read earlier. A late or repeated call harms
+        nothing.
         """
         raise NotImplementedError
 
-    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks pass it on to nobody
-        """Record the source's offsets once the epoch is complete in every sink; exactsink decides nothing by them.
+    def source_reached(self, epoch: int, ends: Sequence[str]) -> None:  # noqa: B027  # most sinks don't need them
+        """Record the source's offsets once the epoch is complete in every sink. exactsink decides nothing by them.
 
-        `ends` are the sources' end offsets in their own words, as Spark's offset log holds them, empty where there is
-        none. Called again for an epoch that was finished after a crash. What it raises of our errors is reported as
-        an event.
+        `ends` holds each source's end offset, in the text of Spark's offset log; it is empty if there is none. Called
+        again for an epoch that was finished after a crash. If it raises an error of exactsink's, that is reported as an
+        event.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened. Rolls nothing back."""
+        """Close the resources that were opened. Rolls nothing back."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSinks:
-    """A job as a backend's own command gets it: its name in ids (a batch run's has the run's hash), and its sinks."""
+    """A job, for a backend's own command: its sinks, and its name in ids, which for a batch run has the run's hash."""
 
     job: str
     sinks: Mapping[str, Backend]
 
 
 OpenJob = Callable[[str, str | None], JobSinks]
-"""Read a job's file, for its stream or the batch run that is named. Raises ConfigError."""
+"""Read a job's file, for its stream or for the named batch run. Raises ConfigError."""

@@ -1,6 +1,6 @@
-"""Errors, ordered by what the caller does next.
+"""Errors, in one class for each reaction of the caller.
 
-Each one says what happened, why, and the next command. They pickle, so a task can hand one to the driver whole.
+Every error says what happened, why, and which command comes next. Errors pickle, so a task can send one to the driver.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = [
 
 
 EXIT_BUG = 70
-"""The exit code of a command or driver run that met a bug; exactsink's own errors have theirs."""
+"""The exit code of a command or driver run that met a bug. exactsink's own errors have other codes."""
 
 
 class ExactsinkError(Exception):
-    """Report what happened, why, and the next command."""
+    """Report what happened, why, and which command to run next."""
 
     exit_code = 1
 
@@ -43,7 +43,10 @@ class ExactsinkError(Exception):
         return f"{text}\n  next: {self.next}" if self.next else text
 
     def _render_traceback_(self) -> list[str]:
-        """Show the sentence alone in a notebook: IPython calls this. Spark's thousands of characters are the cause."""
+        """Show only the error's text in a notebook.
+
+        IPython calls this, and otherwise adds thousands of characters of Spark's.
+        """
         return f"{type(self).__name__}: {self}".splitlines()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -51,47 +54,47 @@ class ExactsinkError(Exception):
 
 
 class Retryable(ExactsinkError):
-    """Try again later: nothing is lost, and the same work may go through. `run` does so by itself."""
+    """Try again later. Nothing is lost, and the same work may succeed then. `run` retries by itself."""
 
     exit_code = 75
 
 
 class Fatal(ExactsinkError):
-    """A person must act: fix what the message names, then start again. Nothing is lost; trying alone won't help."""
+    """Fix the problem that the message names, then start again. Nothing is lost, but a retry alone won't help."""
 
 
 class ContractError(Fatal):
-    """Report it to the plugin's author: a call of its backend failed, or returned a value outside the contract."""
+    """Report it to the plugin's author: a call of the backend failed, or returned a value that the contract forbids."""
 
     exit_code = EXIT_BUG
 
 
 class Fenced(ExactsinkError):
-    """Stop this driver: another driver has claimed the job and continues it."""
+    """Stop this driver, because another driver has claimed the job and continues it."""
 
     exit_code = 4
 
 
 class InDoubtError(ExactsinkError):
-    """Stop and look at the evidence: a decided committable is neither proven committed nor proven lost."""
+    """Stop and look at the evidence: a decided committable is proven neither committed nor lost."""
 
     exit_code = 3
 
 
 class ForeignError(ExactsinkError):
-    """Find the owner: a store holds work under this job's name that its journal does not know; a start is refused."""
+    """Find who began work that a store holds under this job's name and its journal does not know. Stops the start."""
 
     exit_code = 6
 
 
 class ConfigError(ExactsinkError):
-    """Fix the job's config (or the call); nothing was started."""
+    """Fix the job's config, or the call. Nothing was started."""
 
     exit_code = 2
 
 
 class Refused(ExactsinkError):
-    """The job was not started (or the epoch not written), because the promise could not be kept."""
+    """The job was not started, or the epoch not written, because exactsink could not have kept its promise."""
 
     exit_code = 5
 
@@ -101,7 +104,7 @@ class LineageError(Refused):
 
 
 class PreflightError(Refused):
-    """A sink can't give what the job asks for; the message holds the statement that fixes it."""
+    """A sink can't give the guarantee that the job requires. The message holds the statement that fixes it."""
 
 
 def _rebuild(kind: type[ExactsinkError], what: str, why: str, next: str) -> ExactsinkError:

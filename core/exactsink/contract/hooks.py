@@ -15,13 +15,16 @@ hookimpl = pluggy.HookimplMarker(ENTRY_POINT_GROUP)
 
 
 class HookSpecs:
-    """The hooks, called by pluggy on modules that the entry-point group `exactsink` names."""
+    """The hooks. pluggy calls them on the modules that the entry-point group `exactsink` names."""
 
     @_hookspec
     def exactsink_backends(self) -> Sequence[BackendSpec]:
-        """Return the backends that this plugin brings. Keep the module light: it is imported to list them."""
+        """Return the backends that this plugin brings.
+
+        Keep the module light: exactsink imports it to list the backends.
+        """
         raise NotImplementedError
 
     @_hookspec
     def exactsink_event(self, event: Event) -> None:
-        """Receive a protocol event, in the driver, as it happens. An exception here is logged and changes nothing."""
+        """Receive a protocol event, in the driver, as it happens. An exception here is logged, and changes nothing."""

@@ -1,6 +1,6 @@
 """The protocol's values: transactions, committables, outcomes, and a backend's traits.
 
-All are immutable, pickle, and carry no connection, so they travel between driver, executors and journal.
+They are immutable, they pickle, and they hold no connection, so they can travel between driver, executors and journal.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
 ]
 
 ENTRY_POINT_GROUP = "exactsink"
-"""Where installed packages announce their plugins."""
+"""The entry-point group in which installed packages announce their plugins."""
 
 NAME_PATTERN = r"[a-z0-9-]{1,40}"
-"""What the names of jobs and sinks look like: they become part of ids, paths and table rows."""
+"""The pattern of the names of jobs and sinks. Names become part of ids, paths and rows of tables."""
 
 FileMode = Literal["private", "group", "umask"]
-"""Who may read a job's folders: its user only, also the folder's group, or whoever the umask allows."""
+"""Who may read a job's folders: only its user, also the folder's group, or everybody whom the umask allows."""
 
 LONGEST_PAUSE_SECONDS = 7 * 86_400.0
 EPOCH_BUDGET_SECONDS = 600.0
@@ -59,8 +59,9 @@ _ID = re.compile(
 class Txn:
     """Name one participant: a task attempt's branch of a sink's transaction in one epoch.
 
-    `attempt` is Spark's taskAttemptId, unique within one driver run; with the claim's (generation, token) it is
-    unique permanently. (stage, partition, attemptNumber) is not: a resubmitted stage counts from 0 again.
+    `attempt` is Spark's taskAttemptId. It is unique within one driver run, and together with the claim's generation and
+    token it is unique permanently. (stage, partition, attemptNumber) is not unique, because a resubmitted stage counts
+    from 0 again.
     """
 
     job: str
@@ -73,12 +74,12 @@ class Txn:
 
     @property
     def id(self) -> str:
-        """The readable id, at most 199 bytes, that `parse` reads back; `{job}.{sink}.` is a safe prefix to list by."""
+        """The readable id, at most 199 bytes. `parse` reads it back; `{job}.{sink}.` is a safe prefix to list by."""
         return f"{self.job}.{self.sink}.g{self.generation}-{self.token}.e{self.epoch}.p{self.partition}.a{self.attempt}"
 
     @classmethod
     def parse(cls, id: str) -> Txn | None:
-        """Read an id back; None when it is not one of ours (a foreign name, which nobody here may touch)."""
+        """Read an id back. Return None for a foreign name, which exactsink must not touch."""
         found = _ID.fullmatch(id)
         if found is None:
             return None
@@ -91,18 +92,18 @@ class Txn:
             partition=int(found["partition"]),
             attempt=int(found["attempt"]),
         )
-        return txn if txn.id == id else None  # a leading zero is somebody else's spelling
+        return txn if txn.id == id else None  # exactsink writes no leading zeros
 
 
 @dataclass(frozen=True, slots=True)
 class Committable:
-    """A participant's yes vote, plus all that another process needs to commit it.
+    """A participant's yes vote, with everything that another process needs to commit it.
 
-    `rows` is the writer's own count. `digest` belongs to the framework (the sum of the rows' hashes, modulo 2^64); a
-    writer leaves it 0. `deadline` is the moment (Unix seconds) after which the backend may drop the participant, None
-    when it never does. `payload` is the backend's own, without secrets; `version` is that payload's format. `store_ref`
-    is for stores that know the participant under another name than `txn.id`, for example a pooled
-    transactional id. It must never name two participants, so a reused part needs a counter beside it.
+    `rows` is the writer's own count. `digest`, the sum of the rows' hashes modulo 2^64, belongs to the framework; a
+    writer leaves it 0. `deadline` is the moment (in Unix seconds) after which the backend may drop the participant,
+    None if it never does. `payload` belongs to the backend, and holds no secrets; `version` is the version of its
+    format. `store_ref` is for stores that know the participant under a name other than `txn.id`, for example a pooled
+    transactional id. Two participants must never have the same one, so a reused part needs a counter beside it.
     """
 
     txn: Txn
@@ -115,7 +116,7 @@ class Committable:
 
     @property
     def ref(self) -> str:
-        """The store's own unique name of the participant, by which `InDoubt` lists it."""
+        """The store's own unique name of the participant. `InDoubt` lists it under this name."""
         return self.txn.id if self.store_ref is None else self.store_ref
 
 
@@ -126,7 +127,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyCommitted:
-    """An earlier call, perhaps of another process, had done so."""
+    """An earlier call, perhaps in another process, made the rows durable and visible."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ Outcome = Committed | AlreadyCommitted | Lost | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The store holds the participant, not committed: a commit makes its rows visible."""
+    """The store holds the participant, and has not committed it: a commit makes its rows visible."""
 
 
 Standing = Prepared | AlreadyCommitted | Lost | Unknown
@@ -156,10 +157,10 @@ Standing = Prepared | AlreadyCommitted | Lost | Unknown
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The rows that a target holds of one epoch now: so many rows, None where it can't be known.
+    """The number of rows that a target holds of one epoch now, None if it is unknown.
 
-    `why` says what was counted, what is missing, or why nothing can be said. `at_most`: later epochs overwrite rows, so
-    that fewer than were decided prove nothing.
+    `why` says what was counted, what is missing, or why the rows can't be counted. `at_most` is true if later epochs
+    overwrite rows: then a number below the decided one proves nothing.
     """
 
     rows: int | None
@@ -170,9 +171,10 @@ class Audit:
     def by_column(
         name: str, counted: Mapping[int | None, int], epochs: Iterable[int], *, at_most: bool = False
     ) -> dict[int, Audit]:
-        """Make the audits of a table from the rows that it has for each value of its column with the epoch.
+        """Make audits from the number of rows that a table has for each value of its epoch column.
 
-        Rows from before it had that column have NULL there: then nothing is known of an epoch without rows.
+        Rows that are older than the column have NULL in it. If there are such rows, it is unknown whether an epoch
+        without rows has lost any.
         """
         whole, bare = dict(counted), counted.get(None, 0)
         whole.pop(None, None)
@@ -187,10 +189,10 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class InDoubt:
-    """A participant begun or prepared in the backend and neither committed nor aborted there.
+    """A participant that was begun or prepared in the backend, and neither committed nor aborted there.
 
-    `ref` is the store's own unique name of it, equal to its committable's; `generation` and `token` are those of the
-    claim that it was begun under; `epoch` is None when the store does not keep it.
+    `ref` is the store's own unique name of it, equal to that of its committable. `generation` and `token` are those of
+    the claim under which it was begun. `epoch` is None if the store does not keep it.
     """
 
     ref: str
@@ -202,18 +204,18 @@ class InDoubt:
 
     @classmethod
     def of(cls, txn: Txn, *, age_seconds: float | None = None, deadline: float | None = None) -> InDoubt:
-        """Make the entry of a participant that the store knows by its `txn.id`."""
+        """Make the entry of a participant that the store lists by its `txn.id`."""
         return cls(txn.id, txn.generation, txn.token, txn.epoch, age_seconds, deadline)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a target proves of one sink: which journal feeds it, and the highest epoch of which rows show there.
+    """A target's proof for one sink: which journal feeds it, and the highest epoch with rows there.
 
-    `lineage` names the journal. `epoch` is None for a birth: the journal has bound the target, and no epoch was
-    committed since. `tokens` are those of the claims under which that epoch's participants were begun, as far as the
-    target keeps them. `participants` is how many of them it proves; None where it proves all of the epoch at once, or
-    can't count.
+    `lineage` names the journal. `epoch` is None for a birth: the journal has bound the target, and has committed no
+    epoch since. `tokens` are those of the claims under which that epoch's participants were begun, if the target keeps
+    them. `participants` is the number of participants that the mark proves; it is None if the mark proves the whole
+    epoch at once, or if the target can't count.
     """
 
     lineage: str
@@ -239,20 +241,20 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a strategy gives, from which the job's guarantee and the conformance kit's skips are derived.
+    """The properties of a strategy. The job's guarantee and the conformance kit's skips are derived from them.
 
-    `atomic_visibility`: a sink's whole epoch appears at one moment. `can_lose_votes`: the store may drop a prepared
-    participant (at a timeout). `visible_early`: rows show before the decision, so the sink is only effectively once.
-    `max_commit_seconds`: what a commit may take; an epoch whose earliest deadline is nearer is refused.
-    `prepared_seconds`: how long after its begin the store keeps a participant that nobody ends, None when for ever; an
-    epoch that has used half of it is reported as a warning.
-    `needs_shared_staging`: executors and driver must see the same staging folder. `needs_epoch_order`: rows are guarded
-    by their epoch's number, so the sink takes epochs of one history only, and no batch runs, which have no order.
-    `marks`: the target keeps marks (`Committer.mark`), so a target, a journal or a checkpoint that went back is seen.
-    `marks_in_staging`: they stand in the staging folder, so a target that went back without it is not seen.
-    `validates_rows`: it can judge rows one by one without writing them (`Backend.validator`), so bad ones can be
-    quarantined. `appends`: each row is kept as one more, so a key that Spark gives again as an update is there twice.
-    `batch_only`: an epoch replaces rows of earlier ones, so the sink takes batch runs, and no stream.
+    `atomic_visibility`: a sink's whole epoch becomes visible at one moment. `can_lose_votes`: the store may drop a
+    prepared participant, for example after a timeout. `visible_early`: rows are visible before the decision, so the
+    sink is only effectively once. `max_commit_seconds`: how long a commit may take; an epoch with an earlier deadline
+    is refused. `prepared_seconds`: how long after its begin the store keeps a participant that nobody ends, None if for
+    ever; an epoch that has used half of it causes a warning. `needs_shared_staging`: executors and driver must see the
+    same staging folder. `needs_epoch_order`: rows are guarded by their epoch's number, so the sink takes epochs of one
+    history only, and no batch runs, which have no order. `marks`: the target keeps marks (`Committer.mark`), so
+    exactsink detects a target, a journal or a checkpoint that was restored from a backup. `marks_in_staging`: the marks
+    are in the staging folder, so a target that was restored without that folder goes undetected. `validates_rows`: rows
+    can be judged one by one without writing them (`Backend.validator`), so bad rows can be quarantined. `appends`: each
+    row is kept as an additional row, so a key that Spark emits again as an update is there twice. `batch_only`: an
+    epoch replaces rows of earlier ones, so the sink takes batch runs and no stream.
     """
 
     atomic_visibility: bool = False
@@ -270,25 +272,25 @@ class Traits:
 
     @property
     def guarantee(self) -> str:
-        """Derive what the sink promises; a job promises what its weakest sink does."""
+        """The sink's promise. A job promises as much as its weakest sink."""
         return "effectively once" if self.visible_early else "exactly once"
 
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """The job and sink that a committer serves.
+    """The job and the sink that a committer serves.
 
-    `lineage` names the journal, for markers in the target: a marker with another lineage was written by another
-    journal of the same job name. `succeeds` are lineages of which an operator has said, by a rebase, that this journal
-    goes on from what they wrote: it is older than all that this one writes. In preflight, before the claim,
-    `generation` is 0, `lineage` and `succeeds` are empty. `staging` is
-    this sink's folder for staged rows. `distribution` cuts the rows into partitions, for example "hash(keys)".
-    `longest_pause_seconds` is how long the job may stand still between a decision and its commit: a store whose
-    evidence of a commit, or whose prepared work, may be gone by then is a finding. `epoch_budget_seconds` is what one
-    epoch may take from its first row to its commit. `file_mode` says who may look into folders that are made for the
-    job: `make_folder` takes it. `epoch_column` is the column of the rows that holds their epoch's number, if any.
-    `quarantine` is the sink that gets the rows which this one's validator finds bad, if any. `unbound_epoch` is the
-    last decided epoch if an older release decided it: its journal expects no mark, so that a mark proves no loss there.
+    `lineage` names the journal, for markers in the target: a marker with another lineage was written by another journal
+    of the same job name. `succeeds` holds older lineages. By a rebase, an operator has declared that this journal
+    continues the work of their journals; every mark of theirs is older than all marks of this one. In preflight, before
+    the claim, `generation` is 0, and `lineage` and `succeeds` are empty. `staging` is this sink's folder for staged
+    rows. `distribution` cuts the rows into partitions, for example "hash(keys)". `longest_pause_seconds` is the longest
+    time that may pass between a decision and its commit. If the store may drop prepared work, or the evidence of a
+    commit, within that time, `check` returns a finding. `epoch_budget_seconds` is the time that one epoch may take from
+    its first row to its commit. `file_mode` says who may read folders that are made for the job; `make_folder` takes
+    it. `epoch_column` is the column of the rows that holds their epoch's number, if any. `quarantine` is the sink that
+    gets the rows which this sink's validator finds bad, if any. `unbound_epoch` is the last decided epoch if an older
+    release decided it: that journal expects no mark, so a missing mark proves no loss there.
     """
 
     job: str
@@ -307,9 +309,9 @@ class JobContext:
 
 
 class Undecided:
-    """Name the participants, as the backend listed them, that are proven undecided, and so may be aborted.
+    """The listed participants that are proven undecided, and so may be aborted.
 
-    Only the journal builds it (`exactsink.protocol.journal.log`), from the records that prove it; there is no other way
+    Only the journal builds it (`exactsink.protocol.journal.log`), from the records that prove it. There is no other way
     to roll back a pre-committed participant.
     """
 
@@ -330,12 +332,13 @@ class Undecided:
 class BackendSpec:
     """Announce a backend without importing it.
 
-    `name` is what a job's config calls it; `load` is "module:Class", imported when a job first uses it; `install` is
-    the command that brings what it needs; `contract` is the version of the contract it was written for; `strategies`
-    says each strategy in a line. `conformance` is "module:function" that gives the targets on which the conformance kit
-    can try the backend (see `exactsink.testing`), `bench` one that gives those of `exactsink bench` (see
-    `exactsink.bench.target`); empty when it ships none. `commands` is one that takes an `OpenJob` and gives a group of
-    commands, `exactsink NAME ...`. `drivers` are the modules that `install` brings: `exactsink backends` imports them.
+    `name` is the backend's name in a job's config. `load` is "module:Class", imported when a job first uses it.
+    `install` is the command that installs its dependencies; `drivers` are the modules that it installs, and `exactsink
+    backends` imports them. `contract` is the version of the contract that the backend was written for. `strategies`
+    describes each strategy in a line. `conformance` is the "module:function" that returns the targets on which the
+    conformance kit can try the backend (see `exactsink.testing`). `bench` is the one that returns the targets of
+    `exactsink bench` (see `exactsink.bench.target`). `commands` is the one that takes an `OpenJob` and returns a group
+    of commands, `exactsink NAME ...`. Each of these three is empty if the backend has none.
     """
 
     name: str
@@ -351,7 +354,7 @@ class BackendSpec:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `edge` is empty where it is no protocol point. `fields` hold no secrets."""
+    """One thing that happened. `edge` is empty if it is not a protocol point. `fields` hold no secrets."""
 
     name: str
     job: str
@@ -365,5 +368,5 @@ class Event:
         return " ".join([f"{self.name} {self.edge}".strip(), *fields])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the event flat, for structured logs: its fields beside event, job, epoch and edge."""
+        """Return the event as one flat dict, for structured logs: its fields beside event, job, epoch and edge."""
         return {**self.fields, "event": self.name, "job": self.job, "epoch": self.epoch, "edge": self.edge}

@@ -1,6 +1,7 @@
-"""A backend's options as a call that editors complete: `Kafka(topic="orders", ...)`, for `Job(sinks={...})`.
+"""Let editors complete a backend's options in a call: `Kafka(topic="orders", ...)`, for `Job(sinks={...})`.
 
-The call checks nothing: `Job` does, with the environment put in, as it checks a file's tables.
+The call validates nothing. `Job` validates the options once it has replaced references to the environment, exactly as
+for the tables of a job's file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["SinkKeys", "sink_calls"]
 
 
 class SinkKeys(TypedDict, total=False):
-    """The keys of every sink, whatever its backend, as `[sinks.NAME]` of a job's file has them."""
+    """The keys of every sink, whatever its backend. `[sinks.NAME]` in a job's file has the same keys."""
 
     columns: list[str] | tuple[str, ...]
     where: str
@@ -31,10 +32,11 @@ class SinkKeys(TypedDict, total=False):
 
 
 def sink_calls(backend: str, **options: str) -> Callable[[str], Any]:
-    """Return a backend package's `__getattr__`, which makes the calls: `Kafka="exactsink_kafka.options:KafkaOptions"`.
+    """Return the `__getattr__` of a backend's package, which makes such calls.
 
-    The package stays light: options are imported when a program takes the call. Its result is a sink's table, a dict.
-    For type checkers the package has a stub: `__init__.pyi`.
+    `options` maps the name of a call to its options, for example `Kafka="exactsink_kafka.options:KafkaOptions"`. A call
+    returns a sink's table, a dict. The package stays light, because the options are imported only when a program uses
+    the call. Type checkers read its stub, `__init__.pyi`.
     """
     package = next(iter(options.values())).partition(":")[0].partition(".")[0]
 
@@ -66,5 +68,5 @@ def _call(package: str, backend: str, name: str, options: str) -> Callable[..., 
     ]
     table.__name__ = table.__qualname__ = name
     table.__module__, table.__doc__ = package, getdoc(model)
-    table.__dict__["__signature__"] = Signature(named)  # notebooks complete and show it
+    table.__dict__["__signature__"] = Signature(named)  # notebooks complete and show the signature
     return table

@@ -1,4 +1,4 @@
-"""Judge rows without writing them, so that those a store can't hold go elsewhere in the same epoch."""
+"""Judge rows without writing them, so that rows which a store can't hold go to the quarantine in the same epoch."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ __all__ = ["BatchValidator", "Validator"]
 
 
 class Validator(ABC):
-    """One task's judge of a sink's rows. It writes nothing.
+    """Judge a sink's rows, in one task. A validator writes nothing.
 
-    A row's judgement depends on the row and on what the validator was made of, on nothing else: not on the rows beside
-    it, on a clock or on a store. So the same row is judged the same again when lost votes are written again.
+    The verdict on a row depends only on the row and on the arguments that made the validator. It does not depend on the
+    other rows, on a clock or on a store. So a row gets the same verdict again when lost votes are written again.
     """
 
     @abstractmethod
     def bad_rows(self, batch: pa.RecordBatch) -> Iterator[tuple[int, str]]:
-        """Return the place of each row that the writer would refuse, in rising order, and why in a line.
+        """Return the index of each row that the writer would refuse, in rising order, with the reason in one line.
 
-        Raises Fatal for what is no single row's fault.
+        Raises Fatal for a problem that is not the fault of a single row.
         """
 
-    def close(self) -> None:  # noqa: B027  # most hold nothing
-        """Close what was opened."""
+    def close(self) -> None:  # noqa: B027  # most validators open nothing
+        """Close the resources that this validator opened."""
 
 
 class BatchValidator(Validator):
-    """Find bad rows by a check of whole batches: one that is refused is looked at in halves.
+    """Find bad rows by checking whole batches: a batch that fails is cut in half, and both halves are checked.
 
-    `check` returns why it refuses a batch, None when it takes it. What it refuses of a batch without rows is no row's
-    fault: raises Fatal.
+    `check` returns the reason why it refuses a batch, or None if it accepts it. It is called once with an empty batch.
+    If it refuses that, no row is at fault, and the constructor raises Fatal.
     """
 
     def __init__(self, check: Callable[[pa.RecordBatch], str | None], schema: pa.Schema) -> None:
@@ -48,7 +48,7 @@ class BatchValidator(Validator):
     def _bad(self, batch: pa.RecordBatch, first: int) -> Iterator[tuple[int, str]]:
         if batch.num_rows == 0 or self._check(batch) is None:
             return
-        if batch.num_rows == 1:  # a copy: a check may look at what lies beside a slice
+        if batch.num_rows == 1:  # a copy, because a check may read the rows that lie beside a slice
             if (why := self._check(batch.take(pa.array([0])))) is not None:
                 yield first, why
             return

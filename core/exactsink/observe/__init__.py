@@ -1,4 +1,4 @@
-"""A job's metrics and traces, fed by its events. Neither Prometheus nor OpenTelemetry is imported until asked for."""
+"""A job's metrics and traces, fed by its events. Imports Prometheus and OpenTelemetry only if they are used."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["ObserveOptions", "Observer", "subscribers"]
 
 
 class ObserveOptions(Protocol):
-    """What a job's `[observe]` says."""
+    """The options of a job's `[observe]`."""
 
     @property
     def prometheus(self) -> str | None:
-        """`host:port` to serve metrics at."""
+        """The `host:port` of the metrics endpoint."""
 
     @property
     def certificate(self) -> str | None:
@@ -23,7 +23,7 @@ class ObserveOptions(Protocol):
 
     @property
     def key(self) -> str | None:
-        """Its private key's."""
+        """The PEM file of its private key."""
 
     @property
     def opentelemetry(self) -> bool:
@@ -34,17 +34,17 @@ class Observer(Protocol):
     """A subscriber that holds a resource, for example a port, until it is closed."""
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Receive an event."""
 
     def close(self) -> None:
-        """Release what is held, once the job has ended. Idempotent."""
+        """Release the resource once the job has ended. Idempotent."""
 
 
 def subscribers(observe: ObserveOptions) -> list[Observer]:
-    """Make the subscribers that a job's `[observe]` asks for, and serve its metrics. The caller closes them.
+    """Make the subscribers for a job's `[observe]`, and serve its metrics. The caller closes them.
 
     Raises ConfigError for a package that is not installed, a port that is taken, and OpenTelemetry without an SDK,
-    which would send nothing. After an error nothing is left open.
+    which would send nothing. After an error, every resource is closed.
     """
     made: list[Observer] = []
     if observe.opentelemetry:

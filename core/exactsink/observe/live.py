@@ -1,4 +1,4 @@
-"""What is read at the moment of a scrape: how old what is under way is. It goes on while a commit hangs."""
+"""Metrics that are computed at each scrape: the ages of running work, which grow even while a commit hangs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ LIVE_METRICS = (_OPEN, _PHASE, _DECIDED, _COMMITTED, _BEHIND, _ENTRIES, _BYTES, 
 
 @dataclass(slots=True)
 class _Job:
-    """What is known of one job. Times are the clock's."""
+    """The state of one job. Times are those of `clock`."""
 
     undone: dict[int, float] = field(default_factory=dict)
     phases: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -70,7 +70,10 @@ class _Job:
 
 
 class Live:
-    """Receive events of any number of jobs, from any thread; `read` gives the present values. `clock` is the time."""
+    """Receive events of any number of jobs, from any thread.
+
+    `read` returns the present values. `clock` returns the time.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -78,7 +81,7 @@ class Live:
         self._jobs: dict[str, _Job] = {}
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Receive an event."""
         with self._lock:
             job = self._jobs.setdefault(event.job, _Job())
             if event.edge:
@@ -87,7 +90,7 @@ class Live:
                 self._happened(job, event)
 
     def read(self) -> Sequence[Measurement]:
-        """Return every value as it is now."""
+        """Return every present value."""
         now = self._clock()
         with self._lock:
             found = [measured for name, job in self._jobs.items() for measured in _measured(name, job, now)]
@@ -122,7 +125,7 @@ class Live:
             job.beat, job.last = self._clock(), fields.get("last", {})
         elif event.name == "source_behind":
             job.behind[fields["source"], fields["of"]] = fields["behind"]
-        elif event.name == "query_restarted":  # what its thread was in is over
+        elif event.name == "query_restarted":  # its thread's phases are over
             job.phases = {}
 
 

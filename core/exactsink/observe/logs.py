@@ -19,27 +19,30 @@ _CONTEXT = "exactsink_context"
 
 
 class LogContext(logging.Filter):
-    """Gives every record the job, its generation and its epoch: it receives events as a subscriber. Refuses none."""
+    """Add the job, its generation and its epoch to every record.
+
+    It receives events as a subscriber, and refuses no record.
+    """
 
     def __init__(self, job: str) -> None:
         super().__init__()
         self._context: Mapping[str, Any] = {"job": job}
 
     def __call__(self, event: Event) -> None:
-        """Go by a new claim, or a new epoch."""
+        """Follow a new claim or epoch."""
         if event.name == "claimed":
             self._context = {"job": event.job, "generation": event.fields["generation"]}
         elif event.epoch is not None and event.epoch != self._context.get("epoch"):
             self._context = {**self._context, "epoch": event.epoch}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Note the context on the record, for the formatters below."""
+        """Put the context on the record, for the formatters below."""
         setattr(record, _CONTEXT, self._context)
         return True
 
 
 class TextLines(logging.Formatter):
-    """Lines for people: what the message does not say of the context stands behind it."""
+    """Lines for people. The part of the context that the message lacks follows it."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -70,7 +73,7 @@ class JsonLines(logging.Formatter):
 
 
 def start_log(wanted: LogFormat, verbosity: int) -> None:
-    """Log to stderr, unless this process has a log already: warnings; from 1 on events; from 2 on points, too."""
+    """Log to stderr, unless this process has a log already: warnings; from 1 on also events; from 2 on also points."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines() if wanted == "json" else TextLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -79,13 +82,13 @@ def start_log(wanted: LogFormat, verbosity: int) -> None:
 
 
 def logs_json() -> bool:
-    """Return whether this process logs in JSON: then all that it reports to stderr is to be a record."""
+    """Return whether this process logs in JSON: then every report on stderr must be a record."""
     return any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers)
 
 
 @contextmanager
 def in_context(context: LogContext) -> Iterator[None]:
-    """Let all lines have this context, Python's own warnings among them, and log the lines of `EpochLines`."""
+    """Add this context to all lines, including Python's own warnings, and log the lines of `EpochLines`."""
     handlers = list(logging.getLogger().handlers)
     before = _EPOCHS.level
     _EPOCHS.setLevel(min(logging.INFO, logging.getLogger("exactsink").getEffectiveLevel()))

@@ -1,4 +1,4 @@
-"""The metrics of a job, one table for all exporters, and how events become measurements of them."""
+"""The metrics of a job, one table for all exporters, and the conversion of events into measurements."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from exactsink.contract import Event
 __all__ = ["BUCKETS", "METRICS", "PHASE", "Measurement", "Measures", "Metric"]
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Upper bounds of the phases' durations, in seconds: from a journal entry to a large epoch's write."""
+"""Upper bounds of the phases' durations in seconds, from one journal entry up to a large epoch's write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric, as each exporter names it.
+    """One metric, with its name in each exporter.
 
-    `event` is the event or point that feeds it. `field` is the event's field that holds the value; a counter
-    without one counts events. `labels` come from the event's job and fields.
+    `event` is the event or point that feeds it. `field` is the event's field with the value; a counter without one
+    counts events. `labels` come from the event's job and fields.
     """
 
     prometheus: str
@@ -39,7 +39,7 @@ _JOB, _SINK = ("job",), ("job", "sink")
 
 
 def _metric(name: str, labels: tuple[str, ...], unit: str, source: str, help: str, dotted: str = "") -> Metric:
-    """Make a metric; `source` is the event that feeds it, and behind a dot the field that holds its value."""
+    """Make a metric. `source` is the event that feeds it and, after a dot, the field with its value."""
     event, _, field = source.partition(".")
     kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
     dotted = dotted or name.removesuffix("_total")
@@ -132,12 +132,12 @@ _DIRECT = (
     _metric("generation", _JOB, "{generation}", "claimed.generation", "Generation of this process's last claim."),
 )
 METRICS = (_EPOCHS, _ROWS, _BYTES, PHASE, _COMPLETE, _LOST, *_DIRECT)
-"""Every metric that exactsink keeps: all exporters have these and no others."""
+"""Every metric of exactsink. All exporters have exactly these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One value for one metric: what a counter grows by, a gauge is set to, or a histogram observes."""
+    """One value for one metric: a counter's increase, a gauge's value, or a histogram's observation."""
 
     metric: Metric
     labels: tuple[str, ...]
@@ -145,10 +145,10 @@ class Measurement:
 
 
 class Measures:
-    """Turn events into measurements, for any number of jobs and threads. `clock` gives seconds.
+    """Turn events into measurements, for any number of jobs and threads. `clock` returns seconds.
 
-    An epoch counts where it was decided: a replay of an epoch that another process decided is `skipped` and nothing
-    else, so sums over all processes never count an epoch or a row twice.
+    An epoch counts in the process that decided it. A replay of an epoch that another process decided counts only as
+    `skipped`, so sums over all processes never count an epoch or a row twice.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -157,11 +157,11 @@ class Measures:
         self._writing: dict[str, float] = {}
         self._decided: Counter[tuple[str, int | None]] = Counter()
         self._written: dict[str, tuple[int | None, dict[str, int]]] = {}
-        """By job, the bytes by sink of the epoch that was voted on last."""
+        """By job, the bytes per sink of the epoch that was voted on last."""
         self._lost: dict[str, set[str]] = {}
 
     def __call__(self, event: Event) -> Sequence[Measurement]:
-        """Return what an event measures, in the table's terms; counters start with 0, so that a first rise shows."""
+        """Return an event's measurements, in the table's terms. Counters start with 0, so that a first rise shows."""
         with self._lock:
             if event.edge == "before":
                 return self._before(event)
@@ -181,7 +181,7 @@ class Measures:
             return [_phase(event.job, "write", "", self._clock() - self._writing.pop(event.job))]
         if event.name == "return" and self._decided[event.job, event.epoch]:
             self._decided[event.job, event.epoch] -= 1
-            self._decided += Counter()  # drops what is at 0
+            self._decided += Counter()  # drops entries at 0
             rows = [Measurement(_ROWS, (event.job, sink), n) for sink, n in event.fields["rows"].items()]
             epoch, of = self._written.get(event.job, (None, {}))
             known = of if epoch == event.epoch else {}
@@ -191,7 +191,7 @@ class Measures:
 
     def _after(self, event: Event) -> list[Measurement]:
         point, _, sink = event.name.partition(":")
-        if "seconds" not in event.fields:  # a return's two sides belong to different calls
+        if "seconds" not in event.fields:  # different calls report a return's two sides
             return []
         measured = [_phase(event.job, point, sink, event.fields["seconds"])]
         if point == "open_epoch":
@@ -204,14 +204,14 @@ class Measures:
         return measured
 
     def _keep_written(self, event: Event) -> list[Measurement]:
-        """Keep what an epoch's tasks wrote until it is complete: a refused one is written again."""
+        """Keep the bytes of an epoch's tasks until it is complete, because a refused epoch is written again."""
         epoch, of = self._written.get(event.job, (None, {}))
         self._written[event.job] = event.epoch, (of if epoch == event.epoch else {})
         self._written[event.job][1][event.fields["sink"]] = event.fields["bytes"]
         return []
 
     def _vote_lost(self, event: Event) -> list[Measurement]:
-        """Count a lost vote once: `start` meets it, and the replay of its epoch meets it again."""
+        """Count a lost vote once, though both `start` and the replay of its epoch report it."""
         known = self._lost.setdefault(event.job, set())
         if event.fields["txn"] in known:
             return []
@@ -231,7 +231,7 @@ def _value(metric: Metric, event: Event) -> float:
     if not metric.field:
         return 1
     value = event.fields[metric.field]
-    if value is None:  # the age of what is in doubt: of none, or not reported by the store
+    if value is None:  # the age in doubt, if there is none, or if the store does not report it
         return 0 if event.fields.get("participants") == 0 else -1  # OpenTelemetry takes no NaN
     return float(value)
 

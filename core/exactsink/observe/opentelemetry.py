@@ -19,7 +19,7 @@ __all__ = ["OpenTelemetryMetrics", "require_sdk"]
 class OpenTelemetryMetrics:
     """Subscribe to the events of any number of jobs: the metrics of `METRICS`, and a span per epoch.
 
-    Without providers it takes the process's own, also when those are set up later. Raises ConfigError when the API's
+    Without providers, it uses the process's own, even if those are set up later. Raises ConfigError if the API's
     package is missing.
     """
 
@@ -40,7 +40,7 @@ class OpenTelemetryMetrics:
             self._observed(meter, metric)
 
     def __call__(self, event: Event) -> None:
-        """Measure an event, and place it in its epoch's span."""
+        """Measure an event, and add it to its epoch's span."""
         self._live(event)
         measurements = self._measures(event)
         for measured in measurements:
@@ -64,7 +64,7 @@ class OpenTelemetryMetrics:
         meter.create_observable_gauge(metric.opentelemetry, [observe], metric.unit, metric.help)
 
     def close(self) -> None:
-        """End the spans of epochs that the job left unfinished, so that they are sent. Idempotent."""
+        """End the spans of unfinished epochs, so that they are sent. Idempotent."""
         self._spans.close()
 
 
@@ -73,7 +73,7 @@ def _attributes(measured: Measurement) -> Mapping[str, str]:
 
 
 def require_sdk() -> None:
-    """Refuse to go on where the API has no SDK behind it: every metric and span would be dropped in silence."""
+    """Raise ConfigError if the API has no SDK behind it, because every metric and span would be dropped silently."""
     _require_api()
     from opentelemetry import metrics, trace
 

@@ -1,4 +1,4 @@
-"""A run's progress in its log: a line for each epoch, or for several that come fast, and one at its end."""
+"""A run's progress in its log: a line for each epoch, or for several short ones, and one at its end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EVERY_SECONDS = 10.0
 
 @dataclass(slots=True)
 class _Epoch:
-    """What one epoch took so far."""
+    """The measurements of one epoch so far."""
 
     began: float
     phases: dict[str, float] = field(default_factory=dict)
@@ -32,7 +32,7 @@ class _Epoch:
 
 @dataclass(slots=True)
 class Line:
-    """What a line sums up: epochs that are complete."""
+    """The complete epochs that one line sums up."""
 
     epochs: int = 0
     epoch: int = 0
@@ -53,17 +53,17 @@ class Line:
 
 
 def _every_seconds() -> float:
-    """Return how long to wait between two lines: only a log that nobody watches is kept short, unless by `-v`."""
+    """Return the time between two lines: long only for a log that is not a terminal, unless `-v` is given."""
     watched = sys.stderr.isatty() or logging.getLogger("exactsink").isEnabledFor(logging.INFO)
     return 0.0 if watched else _EVERY_SECONDS
 
 
 class EpochLines:
-    """Log a line for each epoch that is complete, at INFO: its rows by sink, its seconds, and those of each phase.
+    """Log a line at INFO for each complete epoch: its rows by sink, its seconds, and those of each phase.
 
-    As JSON it has the bytes by sink, too. Without a terminal it is one line in 10 s at most: one that sums up `epochs`,
-    with `epoch` the last of them. What waits for its line gets it with the heartbeat. A run's end is a line, too, with
-    what the whole run did. `out` takes the lines of epochs, in place of the log.
+    In JSON it also has the bytes by sink. Without a terminal there is at most one line in 10 s; it sums up `epochs`,
+    and `epoch` is the last of them. Epochs that wait for a line get it with the heartbeat. The end of a run is a line
+    about the whole run. `out` gets the lines of epochs in place of the log.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class EpochLines:
         self._logged: dict[str, float] = {}
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Receive an event."""
         if event.name == "run_ended":
             _log_end(event)
             return
@@ -94,7 +94,7 @@ class EpochLines:
             self._out(event.job, line)
 
     def _take(self, event: Event, number: int) -> bool:
-        """Add an event to its epoch; return whether that one is complete."""
+        """Add an event to its epoch. Return whether that epoch is complete."""
         known, epoch = self._open.get(event.job, (None, None))
         if epoch is None or known != number:
             epoch = _Epoch(self._clock())
@@ -108,7 +108,7 @@ class EpochLines:
         return True
 
     def _due(self, job: str) -> Line | None:
-        """Take the line that is to be logged now, if there is one."""
+        """Return the line that must be logged now, if any."""
         last = self._logged.get(job)
         if job not in self._waiting or (last is not None and self._clock() - last < self._every_seconds()):
             return None
@@ -142,7 +142,7 @@ def _shown(rows: Mapping[str, Any]) -> str:
 
 
 def _add(epoch: _Epoch, event: Event, now: float) -> None:
-    """Add what an event says of an epoch. Its write is what lies between the opened epoch and its vote."""
+    """Add an event's data to its epoch. The write phase lies between the opened epoch and its vote."""
     if event.name == "vote" and event.edge == "before" and epoch.writing is not None:
         epoch.phases["write"] = epoch.phases.get("write", 0.0) + now - epoch.writing
         epoch.writing = None

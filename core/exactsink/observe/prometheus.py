@@ -1,4 +1,4 @@
-"""A job's metrics for Prometheus, and the HTTP endpoint that a scraper reads. Needs `exactsink[prometheus]`."""
+"""A job's metrics for Prometheus, and the HTTP endpoint for a scraper. Needs `exactsink[prometheus]`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["MetricsServer", "PrometheusMetrics"]
 
 
 class MetricsServer:
-    """An HTTP endpoint with the metrics, served by a thread until it is closed."""
+    """An HTTP endpoint with the metrics. A thread serves it until it is closed."""
 
     def __init__(self, server: WSGIServer, thread: threading.Thread) -> None:
         self._server = server
@@ -27,7 +27,7 @@ class MetricsServer:
 
     @property
     def port(self) -> int:
-        """Return the port that it listens at, also when it was asked for port 0, any free one."""
+        """Return the port of the endpoint, even if port 0, any free port, was requested."""
         return self._server.server_port
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class _AtScrape:
         self._live = live
 
     def describe(self) -> Iterable[Any]:
-        """Return the metrics without values: their names are taken even while they have no values."""
+        """Return the metrics without values, because their names are taken even while they have no values."""
         return [_family(metric) for metric in LIVE_METRICS]
 
     def collect(self) -> Iterable[Any]:
@@ -62,9 +62,9 @@ def _family(metric: Metric) -> Any:
 
 
 class PrometheusMetrics:
-    """Subscribe to the events of any number of jobs, and keep their metrics in a registry (prometheus_client's own).
+    """Subscribe to the events of any number of jobs, and keep their metrics in a registry of prometheus_client.
 
-    One instance for each registry: a second one, like a missing package, raises ConfigError.
+    Use one instance for each registry. A second one, or a missing package, raises ConfigError.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -105,9 +105,9 @@ class PrometheusMetrics:
                 collector.observe(measured.value)
 
     def serve(self, address: str, certificate: str | None = None, key: str | None = None) -> MetricsServer:
-        """Serve the registry at `host:port`; no host means all addresses of the machine. Two PEM files make it HTTPS.
+        """Serve the registry at `host:port`. Without a host, it listens on all addresses. Two PEM files make it HTTPS.
 
-        Raises ConfigError when it can't listen there, for example on a taken port, and for files that can't be used.
+        Raises ConfigError if it can't listen there, for example because the port is taken, or if a file can't be used.
         """
         host, _, port = address.rpartition(":")
         if certificate is not None:
@@ -116,7 +116,7 @@ class PrometheusMetrics:
             started = self._client.start_http_server(
                 int(port), host.strip("[]") or "0.0.0.0", self._registry, certificate, key
             )
-            if certificate is not None:  # each client's thread shakes hands: a silent client keeps nobody waiting
+            if certificate is not None:  # each handshake has its own thread, so no silent client blocks another
                 started[0].socket.do_handshake_on_connect = False  # type: ignore[attr-defined]
         except (OSError, ValueError, OverflowError) as error:
             fix = 'give `[observe] prometheus` a free "host:port"'
@@ -144,7 +144,10 @@ class PrometheusMetrics:
 
 
 def _check_certificate(certificate: str, key: str | None) -> None:
-    """Raise ConfigError for files that no server can use; a key with a passphrase would be asked for at a terminal."""
+    """Raise ConfigError for files that no server can use.
+
+    A key with a passphrase would cause a prompt at the terminal.
+    """
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
     except (OSError, ValueError) as error:

@@ -18,7 +18,7 @@ __all__ = ["EpochSpans"]
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An epoch's span that has not ended, and when it began (Unix nanoseconds)."""
+    """An epoch's open span, and its begin (Unix nanoseconds)."""
 
     epoch: int
     span: Span
@@ -26,11 +26,10 @@ class _Open:
 
 
 class EpochSpans:
-    """Keep a span from an epoch's first point to its return; one per job is open at a time.
+    """Keep a span from an epoch's first point to its return. Each job has at most one open span.
 
-    An event meanwhile becomes an event of the span. An epoch that is not finished ends as an error: with
-    `fenced`, with the next claim or epoch, at the latest with `close`. An epoch committed again at start has a span of
-    its own.
+    Other events become events of the span. An unfinished epoch ends as an error: with `fenced`, with the next claim or
+    epoch, or with `close`. An epoch that is committed again at start has its own span.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -39,7 +38,7 @@ class EpochSpans:
         self._open: dict[str, _Open] = {}
 
     def add(self, event: Event, measurements: Sequence[Measurement]) -> None:
-        """Place an event, with what was measured by it, in its job's span."""
+        """Add an event, with its measurements, to its job's span."""
         with self._lock:
             if event.edge == "before":
                 self._before(event)
@@ -53,7 +52,7 @@ class EpochSpans:
                 self._add_event(event)
 
     def close(self) -> None:
-        """End all spans that are open, as unfinished."""
+        """End all open spans as unfinished."""
         with self._lock:
             for job in list(self._open):
                 self._end(job, "the job ended")
@@ -70,7 +69,7 @@ class EpochSpans:
         self._open[event.job] = _Open(event.epoch, span, began)
 
     def _phase(self, event: Event, phase: str, sink: str, seconds: float) -> None:
-        """Add a span for a phase that has just ended, under its epoch's if it belongs to one."""
+        """Add a span for a phase that has just ended, as a child of its epoch's span, if there is one."""
         ended = time.time_ns()
         began = ended - int(seconds * 1e9)
         attributes = _attributes(event) | ({"exactsink.sink": sink} if sink else {})

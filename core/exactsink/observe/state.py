@@ -1,4 +1,4 @@
-"""The advisory state of a job, for `status` and for readers that wait: may lag, never leads, decides nothing."""
+"""The advisory state of a job, for `status` and for readers that wait. It may lag, never leads, and decides nothing."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ __all__ = [
 HEARTBEAT_SECONDS = 15.0
 
 LIVE_SECONDS = 60.0
-"""A driver whose heartbeat is younger than this may live: only `--take-over` claims its job."""
+"""A driver with a heartbeat younger than this may be alive: only `--take-over` claims its job."""
 
 
 def is_live(state: State | None) -> bool:
-    """Return whether a driver is likely to be at work: it has not ended, and its heartbeat is young."""
+    """Return whether a driver is probably at work: it has not ended, and its heartbeat is recent."""
     return state is not None and abs(time.time() - state.heartbeat) < LIVE_SECONDS
 
 
 def is_ahead(state: State) -> bool:
-    """Return whether the heartbeat is of the future: its age says nothing, as the two machines' clocks differ."""
+    """Return whether the heartbeat is in the future: then its age means nothing, because clocks differ."""
     return state.heartbeat - time.time() >= LIVE_SECONDS
 
 
 def last_heard(state: State) -> str:
-    """Return how old the heartbeat is, in words."""
+    """Return the heartbeat's age, in words."""
     age = time.time() - state.heartbeat
     if is_ahead(state):
         return f"its heartbeat is {-age:.0f} s ahead of this machine's clock: compare the clocks of the two machines"
@@ -43,14 +43,14 @@ def last_heard(state: State) -> str:
 
 
 class StateFile:
-    """`state.json` beside the journal, replaced whole, not synced."""
+    """`state.json` beside the journal, replaced atomically, not synced."""
 
     def __init__(self, path: AnyPath) -> None:
         self._path = path
 
     @property
     def is_remote(self) -> bool:
-        """Whether each look at it is a request."""
+        """Whether each read of it is a request."""
         return isinstance(self._path, ObjectPath)
 
     def write(self, state: State) -> None:
@@ -58,7 +58,7 @@ class StateFile:
         replace_whole(self._path, json.dumps(asdict(state), indent=1))
 
     def read(self) -> State | None:
-        """Read it; None when it is absent or of another release. Raises OSError where that can't be known."""
+        """Read it; None if it does not exist, or if another release wrote it. Raises OSError if that is unknown."""
         try:
             return _checked(State(**json.loads(self._path.read_text())))
         except (FileNotFoundError, IsADirectoryError, ValueError, TypeError, OverflowError):
@@ -66,7 +66,7 @@ class StateFile:
 
 
 def _checked(state: State) -> State:
-    """Return a state whose fields can be reckoned with. Raises ValueError, TypeError, OverflowError."""
+    """Return a state with checked fields. Raises ValueError, TypeError, OverflowError."""
     numbers = [state.generation] if state.complete_epoch is None else [state.generation, state.complete_epoch]
     whole = all(type(number) is int and number >= 0 for number in numbers)
     moment = type(state.heartbeat) in (int, float) and math.isfinite(state.heartbeat) and state.heartbeat >= 0
@@ -76,9 +76,9 @@ def _checked(state: State) -> State:
 
 
 class LastTimes:
-    """`last.json` beside the journal: when any driver was fenced last, or lost votes of a sink. Advisory.
+    """`last.json` beside the journal: when any driver was last fenced, or lost votes of a sink. Advisory.
 
-    The driver that meets one may end before anybody scrapes it; whichever driver runs next, or runs instead, shows it.
+    The driver that sees such an event may end before a scrape, so any other driver of the job shows it.
     """
 
     def __init__(self, path: AnyPath) -> None:
@@ -88,7 +88,7 @@ class LastTimes:
         self._read_at = float("-inf")
 
     def __call__(self, event: Event) -> None:
-        """Keep when an event happened, as a subscriber."""
+        """Record the time of an event, as a subscriber."""
         if event.name not in ("fenced", "vote_lost"):
             return
         name = event.name if event.name == "fenced" else f"vote_lost:{event.fields['sink']}"
@@ -98,7 +98,7 @@ class LastTimes:
                 replace_whole(self._path, json.dumps(self._known))
 
     def read(self) -> Mapping[str, float]:
-        """Return each one's Unix time; the file is read once a heartbeat at most."""
+        """Return the Unix time of each. Reads the file at most once per heartbeat."""
         with self._lock, suppress(OSError):
             if time.monotonic() - self._read_at >= HEARTBEAT_SECONDS:
                 self._known, self._read_at = self._stored(), time.monotonic()
@@ -112,10 +112,10 @@ class LastTimes:
 
 
 class Heartbeat:
-    """Keep a driver's state fresh between its epochs, from a thread of its own, as long as `alive` returns true.
+    """Update a driver's heartbeat between its epochs, in a separate thread, while `alive` returns true.
 
-    `on_beat()` is called after each beat that was saved. A driver that finds a newer generation in the file writes
-    nothing any more. Between two beats it looks for one only where that is no request: epochs may be short.
+    `on_beat()` is called after each saved heartbeat. A driver that finds a newer generation in the file writes nothing
+    any more. Between two heartbeats it reads the file only if that is not a request, because epochs may be short.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Heartbeat:
     def write(self, state: State) -> None:
         """Save a state, and repeat it from now on. Raises OSError.
 
-        The first one stands for a claim just made; later ones give way to a newer driver's.
+        The first state belongs to a new claim, and is always written. Later ones give way to a newer driver's.
         """
         with self._lock:
             first, self._state = self._state is None, state
@@ -148,7 +148,7 @@ class Heartbeat:
             self._save(state.heartbeat, look=not (self._file.is_remote and looked_lately))
 
     def close(self) -> None:
-        """Record that the driver has ended, unless another one drives by now. Idempotent."""
+        """Record that the driver has ended, unless another driver has taken over. Idempotent."""
         self._ended.set()
         with suppress(OSError):
             self._save(0.0)
@@ -160,7 +160,7 @@ class Heartbeat:
             if not self.alive():
                 self.close()
                 return
-            with suppress(OSError):  # advisory: the next beat tries again
+            with suppress(OSError):  # advisory, and the next heartbeat tries again
                 self._save(time.time())
 
     def _save(self, heartbeat: float, *, look: bool = True) -> None:

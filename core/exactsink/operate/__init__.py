@@ -1,1 +1,1 @@
-"""What an operator sees (views only read) and does (actions claim first)."""
+"""An operator's views, which only read, and actions, which claim first."""

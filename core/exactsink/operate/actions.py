@@ -1,6 +1,6 @@
-"""What an operator does to a job without its source: recover, adopt another checkpoint, resolve, rebase.
+"""An operator's actions on a job without its source: recover, adopt another checkpoint, resolve, rebase.
 
-Each claims first, so a driver that still runs is fenced, and each keeps an action in the journal.
+Each claims first, so a driver that still runs is fenced, and each records an action in the journal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from exactsink.toolkit.waiting import backoff
 __all__ = ["COMMIT_ATTEMPTS", "Operator", "acting_user"]
 
 _PLAN_SECONDS = 60.0
-"""How long a store has to answer before a plan calls it away: as its own timeouts have it, but for one that hangs."""
+"""How long a store may take before a plan reports it as unreachable: as long as its own timeouts, unless it hangs."""
 
 COMMIT_ATTEMPTS = 3
 
@@ -46,7 +46,7 @@ _ROLE = "operator on "
 
 
 class Operator:
-    """Acts on one history: a job's, or a batch run's."""
+    """Act on one history: a job's, or a batch run's."""
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], checkpoint: Checkpoint, events: Events) -> None:
         self._history = history
@@ -60,7 +60,7 @@ class Operator:
         return self._journal.read()
 
     def whole(self) -> Log:
-        """Read on, back to the journal's first claim."""
+        """Read further back, to the journal's first claim."""
         return self._journal.whole()
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Operator:
         self._journal.close()
 
     def checkpoint_problem(self, seconds: float) -> LineageError | None:
-        """Return why the checkpoint does not follow the journal; None if it does, or has not said so in this time."""
+        """Return why the checkpoint does not follow the journal; None if it does, or did not answer in time."""
         if self._history.run is not None:
             return None
         call = partial(self._checkpoint.check_follows, self._journal.read)
@@ -83,13 +83,13 @@ class Operator:
         reason: str = "",
         part: Part | None = None,
     ) -> Recovery:
-        """Commit the last decided epoch again, and abort what is undecided: as a driver's start does, without Spark.
+        """Commit the last decided epoch again, and abort undecided work, as a driver's start does, but without Spark.
 
-        A sink that gives no answer is set aside, and then nothing is swept; `left` of the result says so, and which
-        votes are lost: only the job has their rows. A batch run whose sinks are all committed is complete then.
-        `sweep_tokens` are foreign tokens whose work goes too; an empty
-        journal is claimed only to sweep those. With a `part` nothing else is committed or aborted, and the job is not
-        left clean. Idempotent. Raises Fenced while a driver may live, unless `take_over`.
+        A sink that does not answer is set aside, and then nothing is swept. The result's `left` says so, and names the
+        lost votes, whose rows only the job has. A batch run becomes complete once all its sinks are committed.
+        `sweep_tokens` are foreign tokens whose work is aborted as well; an empty journal is claimed only to sweep
+        those. With a `part`, nothing else is committed or aborted, and the journal does not record that the job is
+        clean. Idempotent. Raises Fenced while a driver may be alive, unless `take_over`.
         """
         log = self._journal.read()
         self._refuse_live(take_over, log)
@@ -110,7 +110,7 @@ class Operator:
     def recovery_plan(
         self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), part: Part | None = None
     ) -> Recovery:
-        """Return what `recover` would do, and raise what it would. Changes nothing."""
+        """Return what `recover` would return, and raise what it would raise. Changes nothing."""
         log = self._journal.read()
         if not take_over:
             self._refuse_live(take_over, log)
@@ -125,9 +125,9 @@ class Operator:
         return self._recovery(start, part, planned=True)
 
     def _recover_unclaimed(self, sweep_tokens: frozenset[str], reason: str, part: Part | None) -> Recovery:
-        """Sweep work that another journal has begun, for example a deleted one, where the operator has named all of it.
+        """Sweep work of another journal, for example a deleted one, if the operator has named all of its tokens.
 
-        Marks are not compared: there is no decision to commit, and they say nothing of named tokens.
+        Marks are not compared, because there is no decision to commit, and marks prove nothing about named tokens.
         """
         reach = Reach(sets_aside=True, part=part)
         listed = reach.asked(self._sinks, lambda name: self._listed(name, sweep_tokens))
@@ -148,9 +148,9 @@ class Operator:
         return recovery
 
     def _refuse_unknown(self, sweep_tokens: frozenset[str]) -> None:
-        """Refuse a token that nothing bears, a mistyped one: neither a sink's work, nor a claim, nor an older sweep.
+        """Refuse a token that nobody has used, a mistyped one: it is in no sink's work, no claim, and no older sweep.
 
-        A sink that gives no answer may hold its work: then nothing is swept, and the answer says so.
+        A sink that does not answer may hold its work. Then nothing is swept, and the answer says so.
         """
         if not sweep_tokens:
             return
@@ -174,7 +174,7 @@ class Operator:
         return committer_of(self._sinks[name], self._history.job, log)
 
     def _listed(self, name: str, sweep_tokens: frozenset[str]) -> int:
-        """Count what a sink holds. Raises LineageError for what has another token."""
+        """Count the participants that a sink holds. Raises LineageError for one with another token."""
         with closing(self._committer(name, self._journal.log)) as committer:
             listed = list(committer.in_doubt())
         for participant in listed:
@@ -187,9 +187,9 @@ class Operator:
         return Recovery.of(decision.epoch if decision else None, self._sinks, start, part, planned=planned)
 
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
-        """Let the journal go on with the checkpoint that stands there now, or with the next new one where none does.
+        """Continue the journal with the checkpoint that exists now or, if there is none, with the next new one.
 
-        The last decision is committed first. Gives the next batch and the epoch that it will be.
+        The last decision is committed first. Returns the next batch and its epoch.
         """
         log = self._journal.read()
         query_id = self._checkpoint.query_id() or ""
@@ -226,10 +226,10 @@ class Operator:
         )
 
     def rebase_plan(self, *, take_over: bool) -> RebasePlan:
-        """Return what a rebase would do, and what it means for each sink's rows. Changes nothing.
+        """Return what a rebase would do, and its effect on each sink's rows. Changes nothing.
 
-        Raises ConfigError for a batch run whose rows show already, Fenced while a driver may live, unless `take_over`;
-        LineageError for another job's journal, and what a sink raised that does not answer.
+        Raises ConfigError for a batch run whose rows show already, Fenced while a driver may be alive, unless
+        `take_over`, LineageError for another job's journal, and the error of a sink that does not answer.
         """
         log = self._journal.read()
         check_identity(log, identity_of(self._history))
@@ -247,10 +247,11 @@ class Operator:
         return plan
 
     def rebase(self, named: Mapping[str, str], batch: int | None, *, reason: str, take_over: bool) -> RebasePlan:
-        """Take what the named targets hold for the truth from here on; return what was done.
+        """Continue from the present state of the named targets. Return what was done.
 
-        `named` says what stands there, an epoch's number, `birth` or `none`; `batch` is the checkpoint's next one.
-        Raises ConfigError where either is not so, and as `rebase_plan` does. An empty journal is begun.
+        `named` repeats what each target holds: an epoch's number, `birth` or `none`. `batch` is the checkpoint's next
+        one. Raises ConfigError if either is wrong, and the errors of `rebase_plan`. An empty journal gets its first
+        claim.
         """
         plan = self.rebase_plan(take_over=take_over)
         plan.check_named(named, plan.batch if self._history.run is not None else batch)
@@ -271,9 +272,9 @@ class Operator:
         return plan
 
     def _finished(self, plan: RebasePlan) -> RebasePlan:
-        """Commit what the plan keeps of the last decision, as no later start can. Return the plan with the new marks.
+        """Commit the part of the last decision that the plan keeps, as no later start can. Return it with new marks.
 
-        Raises what a commit raises, and InDoubtError for what is lost: then nothing is rebased.
+        Raises the errors of a commit, and InDoubtError for lost participants: then nothing is rebased.
         """
         log, committers = self._journal.log, {}
         if log.decision is None or not plan.keeps:
@@ -294,7 +295,7 @@ class Operator:
         return plan.with_marks(stands)
 
     def _refuse_shown(self, plan: RebasePlan) -> None:
-        """Refuse to go on with a batch run of which a row shows: written again, it would be doubled."""
+        """Refuse to continue a batch run with a visible row, because a second write would double the row."""
         marks = {truth.view.name: truth.view.mark for truth in plan.sinks}
         shown = [name for name, mark in marks.items() if mark is not None and mark.epoch is not None]
         if self._history.run is not None and (shown or self._journal.log.is_complete):
@@ -312,7 +313,10 @@ class Operator:
     def _claimed(
         self, query_id: str, sweep_tokens: frozenset[str], part: Part | None = None, *, sets_aside: bool = False
     ) -> Iterator[Start]:
-        """Claim, commit again and sweep, then hold the claim. Unless it `sets_aside`, raises InDoubtError for lost."""
+        """Claim, commit again and sweep, then hold the claim.
+
+        Unless it `sets_aside`, raises InDoubtError for lost votes.
+        """
         journal, events = self._journal, self._events
         coordinator = coordinator_of(self._history, self._sinks, journal, events, self._save, _ROLE)
         with closing(coordinator):
@@ -325,7 +329,7 @@ class Operator:
                 coordinator.leave()
 
     def _complete_run(self, epoch: int) -> None:
-        """Record that every sink has committed a batch run: from then on a call returns its result."""
+        """Record that every sink has committed a batch run. From then on a call returns its result."""
         if not self._journal.log.is_complete:
             self._journal.keep(Complete(epoch))
 
@@ -336,7 +340,7 @@ class Operator:
         return lambda epoch: checkpoint.is_epoch_done(epoch, journal.log)
 
     def _save(self, state: State) -> None:
-        """Record how far the job is, and that nobody drives it."""
+        """Record the job's progress, and that no driver is at work."""
         self._history.make()
         self._history.state().write(replace(state, heartbeat=0.0))
 
@@ -361,12 +365,12 @@ class Operator:
 
 
 def _in_part(part: Part | None) -> str:
-    """Return what of the job is meant, for the journal."""
+    """Return the affected part of the job, for the journal."""
     if part is None:
         return ""
     return ": only " + ", ".join([*sorted(part.sinks), *(f"{sink} {ref}" for sink, ref in sorted(part.refs))])
 
 
 def acting_user() -> str:
-    """Return who acts, and on which machine."""
+    """Return the acting user, and the machine."""
     return f"{user_name()} on {platform.node()}"

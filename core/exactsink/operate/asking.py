@@ -1,7 +1,7 @@
-"""Ask several stores side by side, each for a bounded time. One that hangs delays neither the others nor the end.
+"""Query several stores in parallel, each for a bounded time. A store that hangs delays neither the others nor the end.
 
-The time is what this process waits. While its threads run, or wait for a processor, it is the machine that is slow,
-and no store: that counts only up to a bound.
+Only time that this process spends waiting counts. While its threads run, or wait for a processor, the machine is slow
+and not a store; that time is not counted, up to a bound.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["ask_all", "exit_though_asking"]
 _NAME = "exactsink-ask"
 _STEP = 0.1
 _BUSY = 4
-"""How many times as long a busy machine has, at most."""
+"""By how much a busy machine may extend the time, at most."""
 
 
 def ask_all(calls: Mapping[str, Callable[[], Any]], seconds: float) -> Mapping[str, Any]:
-    """Run each call in a daemon thread of its own; return its result, or its error as one of ours, by name.
+    """Run each call in its own daemon thread. Return its result, or its error as one of exactsink's, by name.
 
-    A call that has not ended, though this process has waited so long, has no entry, and its thread is left to itself.
-    Where the machine was too busy to wait that long, its entry is a Retryable that says so.
+    A call that has not ended after that time has no entry, and its thread is abandoned. If the machine was too busy to
+    wait that long, its entry is a Retryable that says so.
     """
     answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     for name, call in calls.items():
@@ -47,15 +47,15 @@ def ask_all(calls: Mapping[str, Callable[[], Any]], seconds: float) -> Mapping[s
             found[name] = answer
         before, busy = busy, _busy_seconds()
         waited = time.monotonic() - step - max(0.0, busy - before)
-        left -= min(max(0.0, waited), asked)  # one that was stopped, or got no processor, wakes up later
+        left -= min(max(0.0, waited), asked)  # a process that was stopped, or got no processor, wakes up later
     return found
 
 
 def _busy_seconds() -> float:
-    """Return how long this process's threads have run or, where the system says it, have waited for a processor."""
+    """Return how long this process's threads have run or, if the system reports it, have waited for a processor."""
     spent = 0
     for thread in Path("/proc/self/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError):  # it has ended
+        with suppress(OSError, ValueError):  # the thread has ended
             ran, waited, _ = thread.read_text().split()
             spent += int(ran) + int(waited)
     return spent / 1e9 or time.process_time()
@@ -68,9 +68,9 @@ def _too_busy(name: str) -> Retryable:
 
 
 def exit_though_asking(code: int) -> None:
-    """End this process at once if a call is still left to itself: the interpreter would wait for threads that it has.
+    """End this process at once if a call was abandoned, because the interpreter would wait for its threads.
 
-    Such a call only reads. Returns where there is none.
+    Such a call only reads. Returns if there is none.
     """
     if any(thread.name.startswith(_NAME) for thread in threading.enumerate()):
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the driver alone can see of a job, without Spark: `exactsink check --no-spark`. Changes nothing."""
+"""Check a job from the driver alone, without Spark: `exactsink check --no-spark`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from exactsink.toolkit.waiting import backoff
 __all__ = ["CHECK_SECONDS", "check_from_driver"]
 
 CHECK_SECONDS = 4.0
-"""How long all have to answer, side by side. With the process's start that is 5 s."""
+"""The time for all queries, in parallel. With the process's start it is 5 s."""
 
 _SHARE = 0.4
-"""Of that time, what reading the marks has for the source, and then for the sinks."""
+"""The share of that time in which the marks are read, first for the source, then for the sinks."""
 
 _JOURNAL = "the journal"
 _PACKAGES = {"prometheus": "prometheus_client", "opentelemetry": "opentelemetry"}
@@ -46,7 +46,7 @@ _SPARK = "the source's rows; Spark with its settings, what executors have instal
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """What journal, checkpoint and marks say of the next start."""
+    """The state of journal, checkpoint and marks before the next start."""
 
     refusals: Sequence[ExactsinkError]
     warnings: Sequence[Finding]
@@ -54,9 +54,9 @@ class _History:
 
 
 def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = CHECK_SECONDS) -> Found:
-    """Ask journal, checkpoint and every sink side by side, each for so many seconds at most.
+    """Query journal, checkpoint and every sink in parallel, each for at most so many seconds.
 
-    What the sinks' columns hang on is asked where the job's file says them all.
+    Checks that need a sink's columns run if the job's file names all of them.
     """
     import_clients(sinks, config.job.name)
     columns, refusals = _columns(config, sinks)
@@ -88,7 +88,7 @@ def check_from_driver(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: 
 def _columns(
     config: JobConfig, sinks: Mapping[str, Sink]
 ) -> tuple[Mapping[str, pa.Schema | None], list[ExactsinkError]]:
-    """Return the columns of each sink's rows that are known, and what its backend refuses of them."""
+    """Return the known columns of each sink's rows, and the errors of its backend about them."""
     source, found = source_columns(config), {}
     refusals: list[ExactsinkError] = []
     for name, sink in sinks.items():
@@ -100,7 +100,7 @@ def _columns(
 
 
 def _look_at_history(config: JobConfig, sinks: Mapping[str, Sink], seconds: float) -> _History:
-    """Look whether the next start finds what the last one left: its journal, its checkpoint, its marks, its work."""
+    """Check that the next start finds the journal, checkpoint, marks and work that the last one left."""
     history, checkpoint = JobHistory.of(config), Checkpoint(config.checkpoint)
     refusals, warnings = look_at_journal(config)
     if refusals:
@@ -131,7 +131,7 @@ def _late_journal(config: JobConfig, seconds: float) -> ExactsinkError:
 
 
 def _program_refusals(config: JobConfig) -> Iterator[ExactsinkError]:
-    """Find the user's modules and query, without running anything of them."""
+    """Check the user's modules and query without running them."""
     job = config.job
     for key, name in (("transform", job.transform), ("route", job.route)):
         try:
@@ -166,7 +166,7 @@ def _place_problems(config: JobConfig) -> Iterator[Finding]:
 
 
 def _closed(folder: Path) -> Path | None:
-    """Return what keeps this process from making or changing files there: the folder, or the nearest that stands."""
+    """Return the folder that this process can't write to: this one, or the nearest parent that exists."""
     place = next(place for place in (folder, *folder.parents) if place.exists())
     return None if place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK) else place
 
@@ -185,7 +185,7 @@ def _not_looked_at(
 
 
 def _unmarked(history: _History, away: Mapping[str, ExactsinkError]) -> Iterator[str]:
-    """Name the sinks that answered, but not in time what mark and work they hold."""
+    """Name the sinks that answered, but whose mark and work were not read in time."""
     mute = [view.name for view in history.views if view.in_config and not view.asked and view.name not in away]
     if mute:
         yield f"marks of {', '.join(mute)}, which took too long"

@@ -1,5 +1,7 @@
-"""Explain one participant in doubt: whose it is, which decision it is of, what it holds up, what is safe, what comes
-next. Only reads."""
+"""Explain one participant in doubt: its driver, its decision, its effects, safe actions, and the next command.
+
+Only reads.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def explained(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) 
 
 
 def when(at: float) -> str:
-    """Return a moment, in UTC, as history prints it."""
+    """Return a moment in UTC, in the format of `history`."""
     return datetime.fromtimestamp(at, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
@@ -73,7 +75,7 @@ def _since(doubt: Doubt) -> str:
 
 def _until(doubt: Doubt) -> str:
     if doubt.deadline is None:
-        return "somebody ends it: its store drops it by no deadline that is known"
+        return "somebody ends it: its store drops it at no known deadline"
     left = doubt.deadline - time.time()
     return f"{when(doubt.deadline)}: its store may drop it " + (f"in {left:.0f} s" if left > 0 else "since then")
 
@@ -83,7 +85,7 @@ def _blocks(doubt: Doubt, history: JobHistory, sink: Sink | None, whole: Log) ->
         return ()
     with closing(committer_of(sink, history.job, whole)) as committer:
         try:
-            return committer.blocks(doubt.held) or ("nothing that its backend knows of",)
+            return committer.blocks(doubt.held) or ("nothing, as far as its backend knows",)
         except ExactsinkError as error:
             return (f"its store can't be queried now: {error.what}",)
 
@@ -96,7 +98,7 @@ def _live(history: JobHistory) -> str:
 
 
 def _advice(doubt: Doubt, commands: Commands, *, is_live: bool) -> Iterator[Line]:
-    """Yield what is safe and what is not, and the next command."""
+    """Yield the safe and the unsafe actions, and the next command."""
     *lines, (label, then) = (_of_decided if doubt.is_decided else _of_others)(doubt, commands)
     yield from lines
     yield label, f"wait for the driver, which settles this by itself; if it has ended: {then}" if is_live else then
@@ -117,15 +119,15 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     elif doubt.went_back:
         yield "safe", "to restore the journal, the checkpoint and the targets from one moment"
         yield "never", "go on as if nothing had happened: epochs would be missing, or doubled"
-        yield "or", f"give up what of it is proven lost, which this lists first: {resolve.format('given-up')}"
+        yield "or", f"give up its participants that are proven lost (listed first): {resolve.format('given-up')}"
         yield "next", f"`{commands.of('rebase')}` shows what every target holds"
     elif doubt.state == "unknown":
         yield "safe", "to restore the parts that the evidence names; then the job continues by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
-        yield "or", f"look into the target, and say what you found: {resolve.format('committed')} (or --as lost)"
+        yield "or", f"look into the target, and record what you found: {resolve.format('committed')} (or --as lost)"
         yield "next", commands.of("recover")
     else:
-        yield "safe", "to wait: what is decided stays decided"
+        yield "safe", "to wait: the decision stays valid"
         then = commands.of("indoubt list")
         yield "next", f"bring its store back, or its sink into the config as it was; then {then}"
 
@@ -138,5 +140,5 @@ def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
         yield "next", f"{abort} --yes"
     else:
         yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
-        yield "never", "commit or roll it back by hand: what was decided elsewhere would be lost, or doubled"
+        yield "never", "commit or roll it back by hand: rows that were decided elsewhere would be lost, or doubled"
         yield "next", f"{abort} --sweep-token {doubt.token} --reason 'TEXT' --yes"

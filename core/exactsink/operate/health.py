@@ -1,4 +1,4 @@
-"""Whether a job needs a person, or a start: from how its sinks stand, and whether a driver is at work."""
+"""Whether a job needs a person, or a start: derived from the state of its sinks, and whether a driver is at work."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["Health", "health_of"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """In a word: `no start yet`, `proven`, `at work`, `in doubt`, `not asked`, `undecided work`, `foreign work`,
-    `another history`.
+    """The state in a word: `no start yet`, `proven`, `at work`, `in doubt`, `not asked`, `undecided work`,
+    `foreign work` or `another history`.
 
-    `refusal` is what stands in the way, with the next command; None where neither a person nor a start is needed.
+    `refusal` is the problem, with the next command; None if neither a person nor a start is needed.
     """
 
     word: str
@@ -35,9 +35,9 @@ def health_of(
     commands: Commands,
     checkpoint: LineageError | None = None,
 ) -> Health:
-    """Judge how the sinks stand, and why the `checkpoint` does not follow the journal, if so.
+    """Judge the state of the sinks, and why the `checkpoint` does not follow the journal, if so.
 
-    Work of a driver that lives is on its way, unless nobody can end it but a person.
+    Work of a live driver is in progress, unless only a person can end it.
     """
     if not log.claims and state is not None and state.generation:
         return Health("another history", _emptied(state))
@@ -60,13 +60,16 @@ def health_of(
 
 
 def _needs_a_person(view: SinkView) -> bool:
-    """Return whether a driver at work can't settle the sink by itself, as it can one whose store is away or slow."""
+    """Return whether only a person can settle the sink.
+
+    A driver at work settles one whose store is unreachable or slow.
+    """
     away = view.in_config and not view.asked
     return bool(view.count("unknown")) or (view.problem is not None and not away)
 
 
 def _gravity(view: SinkView) -> int:
-    """Order what is open by how much a person has to do about it, the most first."""
+    """Rank open work by how much a person must do about it, the most first."""
     if view.problem is not None:
         return 0 if view.asked or not view.in_config else 2
     return 1 if view.count("unknown") else 3 if view.count("lost") else 5 if view.held_back_by else 4
@@ -75,7 +78,7 @@ def _gravity(view: SinkView) -> int:
 def _in_doubt(
     log: Log, views: Sequence[SinkView], worst: SinkView, commands: Commands, state: State | None
 ) -> InDoubtError:
-    """Return how much is open in all, and of the gravest sink why, and what comes next."""
+    """Return the error with the number of open participants, the reason for the gravest sink, and the next command."""
     decided = sum(len(view.committables) for view in views)
     left = decided - sum(view.count("committed") for view in views)
     epoch = log.decision.epoch if log.decision else -1
@@ -98,7 +101,7 @@ def _in_doubt(
 
 
 def _nobody(state: State | None) -> str:
-    """Return why no driver is taken to be at work."""
+    """Return why no driver seems to be at work."""
     ahead = f": of {state.driver} {last_heard(state)}" if state is not None and is_ahead(state) else ""
     return f"no driver is known to work on them{ahead}" if ahead else "no driver works on them"
 

@@ -1,4 +1,4 @@
-"""The participants in doubt of a history: what each is, and which of them a reference means. Only reads."""
+"""The participants in doubt of a history: their states, and the ones that a reference names. Only reads."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHORT = 8
 class Doubt:
     """A participant in doubt.
 
-    The first four of `State` are decided ones, in the words of status. `ref` is the store's own name of it; `partition`
-    and `rows` are known of decided ones only. `evidence` says why it is lost, unknown or not asked; `went_back`, that
-    its sink's mark is not what the journal expects: then no more is known of it. `held_back_by` are the sinks that are
-    committed before its own, and aren't yet.
+    The first four values of `State` are of decided participants, in the words of `status`. `ref` is the store's own
+    name. `partition` and `rows` are known only for decided ones. `evidence` says why it is lost, unknown or not
+    queried. `went_back` says that its sink's mark is not the one that the journal expects; then no more is known.
+    `held_back_by` are the sinks that must be committed before its own, and are not yet.
     """
 
     sink: str
@@ -47,7 +47,7 @@ class Doubt:
 
     @property
     def short(self) -> str:
-        """The short reference: it stays the same, and is the same on every machine."""
+        """The short reference. It is permanent, and the same on every machine."""
         return hashlib.sha256(f"{self.sink} {self.ref}".encode()).hexdigest()[:_SHORT]
 
     @property
@@ -57,14 +57,14 @@ class Doubt:
 
 
 def doubts(views: Sequence[SinkView]) -> Sequence[Doubt]:
-    """Return all that is in doubt in these sinks: what is decided and not proven, then what else a store holds."""
+    """Return all participants in doubt of these sinks: decided and not proven ones, then others that a store holds."""
     return [doubt for view in views for doubt in (*_decided(view), *_others(view))]
 
 
 def chosen(found: Sequence[Doubt], reference: str) -> Doubt:
-    """Return the one that a reference names: its short form, the store's own name, or the beginning of either.
+    """Return the participant that a reference names: by its short form, the store's name, or a prefix of either.
 
-    Raises ConfigError where it is none, or several.
+    Raises ConfigError if it names none, or several.
     """
     exact = [doubt for doubt in found if reference in (doubt.ref, doubt.short)]
     begun = [doubt for doubt in found if doubt.ref.startswith(reference) or doubt.short.startswith(reference)]

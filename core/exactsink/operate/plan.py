@@ -1,4 +1,4 @@
-"""What a start would do, from how the sinks stand: by the rules that `Coordinator.start` goes by. Changes nothing."""
+"""The result of a start, predicted from the state of the sinks by the rules of `Coordinator.start`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def planned(
     *,
     source_done: bool,
 ) -> Start:
-    """Return the result of a start that sets sinks aside, or a `part` of it. Raises what it would."""
+    """Return the result of a start that sets sinks aside, or of a `part` of it. Raises the errors of that start."""
     check_kept_sinks(sinks, log, source_done=source_done)
     mine = {view.name: view for view in views if view.in_config}
     for name in sorted(mine):
@@ -50,19 +50,25 @@ def planned(
 
 
 def planned_sweep(views: Sequence[SinkView], log: Log, sweep_tokens: frozenset[str], part: Part | None = None) -> Start:
-    """Return what a sweep for a journal without claims would do, whatever the marks are. Raises what it would."""
+    """Return the result of a sweep for a journal without claims, whatever the marks are.
+
+    Raises the errors of that sweep.
+    """
     aside: dict[str, Exception] = {v.name: v.problem for v in views if not v.asked and v.problem is not None}
     swept = _swept({view.name: view for view in views}, log, sweep_tokens, Reach(part=part))
     return Start({}, {}, {} if aside else swept, frozenset(), aside)
 
 
 def _outcomes(view: SinkView) -> Sequence[Outcome]:
-    """Return what a commit of these would answer."""
+    """Return the outcomes that a commit would return."""
     return [Committed() if isinstance(standing, Prepared) else standing for standing in view.standings]
 
 
 def _swept(views: Mapping[str, SinkView], log: Log, sweep_tokens: frozenset[str], reach: Reach) -> Mapping[str, int]:
-    """Count what would be swept. Raises LineageError for another journal's work that the operator has not named."""
+    """Count the participants that would be swept.
+
+    Raises LineageError for another journal's work with an unnamed token.
+    """
     swept: dict[str, int] = {}
     for name, view in views.items() if reach.part is None or reach.part.refs else ():
         gone = [h.participant for h in view.held if h.whose != "decided" and reach.sweeps(name, h.participant.ref)]

@@ -1,7 +1,7 @@
-"""Look before the first row whether every sink can give what the job asks for: all that needs no Spark.
+"""Check, before the first row, whether every sink can give the guarantee that the job requires: the part without Spark.
 
-`run` and `check` ask with each sink's columns, once Spark has analyzed the frames; `check --no-spark` with what is
-known of them without it.
+`run` and `check` use each sink's columns, once Spark has analyzed the frames. `check --no-spark` uses the columns that
+are known without it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Each sink's findings, what else refuses the job, and warnings of the journal's place.
+    """Each sink's findings, other reasons to refuse the job, and warnings about the journal's place.
 
-    `away` are the errors of sinks that gave no answer; `not_looked_at` is what only Spark can look at.
+    `away` are the errors of sinks that did not answer. `not_looked_at` lists the checks that need Spark.
     """
 
     findings: Mapping[str, Sequence[Finding]]
@@ -52,16 +52,16 @@ class Found:
         return [(sink, f) for sink, found in self.findings.items() for f in found if f.severity == "error"]
 
     def refuse(self) -> None:
-        """Raise what would stop the job, with all findings and the statements that fix them."""
+        """Raise the error that would stop the job, with all findings and the statements that fix them."""
         lines = [f"sink {sink}: {finding.message}\n  fix: {finding.fix}" for sink, finding in self.errors]
         refusal = self.refusal(PreflightError("\n".join(lines), next="fix that, then `exactsink check JOB.toml`"))
         if refusal is not None:
             raise refusal
 
     def refusal(self, by_findings: PreflightError) -> ExactsinkError | None:
-        """Return what would stop the job, the gravest: what a person has to fix before what may pass by itself.
+        """Return the gravest error that would stop the job: first those that a person must fix.
 
-        `by_findings` is what the findings raise.
+        `by_findings` is the error for the findings.
         """
         all_of = [*self.refusals, *self.away.values()]
         grave = [error for error in all_of if not isinstance(error, Retryable)]
@@ -70,7 +70,7 @@ class Found:
 
 
 def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding]:
-    """Ask a sink's target; without a schema, for all that hangs on no column. Changes nothing."""
+    """Run a sink's preflight; without a schema, only the checks that need no columns. Changes nothing."""
     try:
         with closing(committer_of(sink, job)) as committer:
             if schema is None:
@@ -82,14 +82,14 @@ def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding
 
 
 def _same_names(schema: pa.Schema) -> Iterator[Finding]:
-    """Two columns of one name: nobody can read them by it, and some stores keep one of the two."""
+    """Find columns with the same name: nobody can select them, and some stores keep only one."""
     for name, count in Counter(schema.names).items():
         if count > 1 and not name.startswith(OWN):
             yield Finding("error", f"the rows have {count} columns {name}", "rename all but one: df.toDF(*NAMES)")
 
 
 def look_at_journal(config: JobConfig) -> tuple[Sequence[PreflightError], Sequence[Finding]]:
-    """Return why the journal's place can't hold one, and warnings."""
+    """Return why the journal can't be kept in its place, and warnings."""
     found = list(JobHistory.of(config).check())
     refusals = [PreflightError(f.message, next=f.fix) for f in found if f.severity == "error"]
     return refusals, [finding for finding in found if finding.severity != "error"]
@@ -98,9 +98,9 @@ def look_at_journal(config: JobConfig) -> tuple[Sequence[PreflightError], Sequen
 def column_refusals(
     config: JobConfig, sinks: Mapping[str, Sink], columns: Mapping[str, Columns]
 ) -> Sequence[ExactsinkError]:
-    """Return why the next epoch would be refused for its columns; nothing while the last one is to be committed first.
+    """Return why the next epoch would be refused for its columns; empty while the last epoch must be committed first.
 
-    A journal that can't be read says so when the job starts.
+    A journal that can't be read is reported when the job starts.
     """
     with suppress(ExactsinkError, OSError), closing(JobHistory.of(config).journal(backoff)) as journal:
         if not (log := journal.read()).decision_is_open:
@@ -110,7 +110,7 @@ def column_refusals(
 
 
 def promise_refusals(config: JobConfig, sinks: Mapping[str, Sink], *, stream: bool) -> Sequence[PreflightError]:
-    """Return why the sinks together can't give what the job asks for."""
+    """Return why the sinks together can't give the guarantee that the job requires."""
     job = config.job
     try:
         check_order(sinks)

@@ -1,4 +1,4 @@
-"""Whether the servers that a job needs answer: asked by the driver alone, before anything is started."""
+"""Check from the driver alone, before the start, that the servers of a job answer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _LOCAL = ("file", "sqlite")
 
 
 def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = ANSWER_SECONDS) -> None:
-    """Ask every sink's store, the journal's where that is a server, and `other_servers`, side by side and for so many
-    seconds at most.
+    """Query every sink's store, the journal's server, if any, and `other_servers`, in parallel and for so many seconds.
 
-    Raises Retryable that names each that does not answer. Any other problem, a login or a missing table, is left to
-    preflight, which knows its fix. Changes nothing.
+    Raises Retryable that names each server without an answer. Other problems, such as a login or a missing table, are
+    left to preflight, which knows the fix. Changes nothing.
     """
     history = JobHistory.of(config)
     import_clients(sinks, history.job)
@@ -54,8 +53,9 @@ def reachable(config: JobConfig, sinks: Mapping[str, Sink], *, seconds: float = 
 
 
 def other_servers(config: JobConfig, seconds: float) -> tuple[dict[str, Callable[[], object]], dict[str, Retryable]]:
-    """Return calls that ask whom Spark itself waits for, for a minute or more: its own master, and a Kafka source's
-    brokers; and what is to be said of each that gives no answer in time.
+    """Return calls that query the servers which Spark itself would wait for: its master, and a Kafka source's brokers.
+
+    Spark waits for a minute or more. Also return the error for each server that does not answer in time.
     """
     source = config.source
     options = {} if source is None or source.format != "kafka" else source.options
@@ -72,7 +72,7 @@ def other_servers(config: JobConfig, seconds: float) -> tuple[dict[str, Callable
 
 
 def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
-    """Have each sink's client library imported, as far as that goes: it is no time of its store's."""
+    """Import each sink's client library, if possible, so that the import does not count as the store's time."""
 
     def made(sink: Sink) -> None:
         committer_of(sink, job).close()
@@ -81,14 +81,14 @@ def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
 
 
 def late_sink(sink: Sink, seconds: float) -> Retryable:
-    """Return what is to be said of a sink whose store has not answered in time."""
+    """Return the error for a sink whose store has not answered in time."""
     servers, (kind, _, path) = ", ".join(sink.backend.servers), sink.backend.target.partition(":")
     folder = path.removeprefix("//").partition("#")[0] if kind in _LOCAL else ""
     return late(f"sink {sink.name}", servers or sink.backend.target, seconds, folder=folder)
 
 
 def late(name: str, place: str, seconds: float, *, folder: str = "") -> Retryable:
-    """Return what is to be said of a place that has not answered in time: a server, or a `folder` of this machine."""
+    """Return the error for a place that has not answered in time: a server, or a `folder` of this machine."""
     why, fix = f"{place} is down, hangs, or can't be reached from here", "bring it back"
     if folder:
         why, fix = f"the disk or the mount of {folder} is slow, or hangs", f"check that `ls '{folder}'` returns"
@@ -106,7 +106,7 @@ def _of(name: str, error: ExactsinkError) -> str:
 
 
 def _ask(sink: Sink, job: str, seconds: float) -> None:
-    """Ask for what is read fastest."""
+    """Send the store's fastest query."""
     with closing(committer_of(sink, job)) as committer:
         knock(f"sink {sink.name}", sink.backend.servers, seconds)
         if sink.backend.traits.marks:
@@ -116,7 +116,7 @@ def _ask(sink: Sink, job: str, seconds: float) -> None:
 
 
 def knock(name: str, servers: Sequence[str], seconds: float) -> None:
-    """Raise Retryable where none of the servers takes a connection: a client's library would try for long."""
+    """Raise Retryable if no server accepts a connection, because a client's library would try for long."""
     refused = []
     for server in servers:
         host, _, port = server.rpartition(":")

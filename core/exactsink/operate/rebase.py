@@ -1,6 +1,6 @@
-"""What a rebase would do, and what it means for each sink's rows: read from the marks, the journal and the checkpoint.
+"""The effect of a rebase on each sink's rows, computed from the marks, the journal and the checkpoint.
 
-`first` is the first epoch that the checkpoint gives, in the numbers that journal and marks have so far.
+`first` is the first epoch that the checkpoint gives, in the numbers of journal and marks so far.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ __all__ = ["RebasePlan", "SinkTruth", "decided_counts", "in_words", "rebase_plan
 
 @dataclass(frozen=True, slots=True)
 class SinkTruth:
-    """What a target holds, and what a rebase means for the sink's rows.
+    """The state of a target, and the effect of a rebase on the sink's rows.
 
-    `named` is what the command has to say that the target holds, None where it need not say it. `keeps`: the sink's
-    part of the last decision is finished, by the rebase or by the next start. Otherwise that part is over.
+    `named` is the value that the command must repeat for this target, None if it need not. `keeps`: the rebase, or the
+    next start, finishes the sink's part of the last decision. Otherwise that part ends.
     """
 
     view: SinkView
@@ -39,11 +39,11 @@ class SinkTruth:
 
 @dataclass(frozen=True, slots=True)
 class RebasePlan:
-    """What a rebase does: its claim's generation, and which epoch the checkpoint's next `batch` will be.
+    """The effect of a rebase: its claim's generation, and the epoch of the checkpoint's next `batch`.
 
     `goes_on`: journal and checkpoint belong together, and no target is ahead of them. Then epochs keep their numbers,
-    and the next start finishes the last decision. Otherwise the rebase finishes it, and the next number is above all
-    that anybody has seen. `note` says how epochs are counted.
+    and the next start finishes the last decision. Otherwise the rebase finishes it, and the next number is higher than
+    any that a target, the journal or the checkpoint knows. `note` says how epochs are counted.
     """
 
     generation: int
@@ -55,22 +55,22 @@ class RebasePlan:
 
     @property
     def named(self) -> Mapping[str, str]:
-        """By sink, what the command has to say that the target holds."""
+        """By sink, the value that the command must repeat for its target."""
         return {truth.view.name: truth.named for truth in self.sinks if truth.named is not None}
 
     @property
     def keeps(self) -> tuple[str, ...]:
-        """The sinks whose part of the last decision stays."""
+        """The sinks that keep their part of the last decision."""
         return tuple(truth.view.name for truth in self.sinks if truth.keeps)
 
     def expected(self, log: Log) -> tuple[Expected, ...]:
-        """Return what the journal expects from here on of every sink and target that it has ever seen."""
+        """Return the mark that the journal expects from here on of every sink and target that the job has had."""
         marks = {(known.sink, known.target): known for known in log.expected}
         for truth in self.sinks:
             view, key = truth.view, (truth.view.name, truth.view.target)
             if not truth.differs and self.goes_on:
                 continue
-            known = marks.pop(key, None)  # this target is the sink's latest, so it is last
+            known = marks.pop(key, None)  # this target is the sink's latest, so it goes to the end
             if view.mark is not None:
                 stays = self.goes_on and truth.keeps and known is not None
                 now = known.now if stays and known is not None else view.mark
@@ -78,12 +78,12 @@ class RebasePlan:
         return tuple(marks.values())
 
     def with_marks(self, marks: Mapping[str, Mark | None]) -> RebasePlan:
-        """Return the plan with marks that were read since, by sink."""
+        """Return the plan with marks that were read later, by sink."""
         sinks = [replace(t, view=replace(t.view, mark=marks.get(t.view.name, t.view.mark))) for t in self.sinks]
         return replace(self, sinks=sinks)
 
     def check_named(self, named: Mapping[str, str], batch: int | None) -> None:
-        """Refuse words that are not what targets and checkpoint hold. Raises ConfigError."""
+        """Refuse values that differ from those of the targets and the checkpoint. Raises ConfigError."""
         if not self.named:
             raise ConfigError(
                 "there is nothing to rebase",
@@ -105,7 +105,7 @@ class RebasePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """One journal and one checkpoint, and how the epochs go on."""
+    """One journal and one checkpoint, and how the epochs continue."""
 
     log: Log
     first: int | None
@@ -129,13 +129,13 @@ class _Case:
     def _keeps(self, view: SinkView) -> bool:
         if self.log.decision is None or view.name not in self.log.decision.sinks:
             return False
-        if view.problem is not None:  # it can get the last epoch again, as lost votes, while the source still has it
+        if view.problem is not None:  # it may get the last epoch again, as lost votes, while the source still has it
             again = self.goes_on and self.first == self.decided
             return again and bool(view.committables) and view.mark is not None
         return self.goes_on or not (self.is_run or view.count("lost") or view.count("unknown"))
 
     def _words(self, view: SinkView, keeps: bool) -> Iterator[str]:
-        """Yield what a rebase means for one sink's rows, nothing where it means nothing."""
+        """Yield the effects of a rebase on one sink's rows; none if there are none."""
         differs = view.problem is not None
         if self.goes_on and not differs:
             return
@@ -153,7 +153,7 @@ class _Case:
             yield f"nothing more of epoch {self.decided} is committed here"
 
     def _counted(self, view: SinkView, first: int, keeps: bool) -> Iterator[str]:
-        """Yield which epochs are missing, and which come again."""
+        """Yield the epochs that are missing, and those that come again."""
         differs, known = view.problem is not None, view.expected.now if view.expected is not None else None
         whole = not differs and bool(self.log.claims) and (keeps or not view.committables)
         last = self.log.next_epoch - 1 if whole else _epoch(view.mark)
@@ -180,11 +180,11 @@ def rebase_plan(
     *,
     early: bool,
 ) -> RebasePlan:
-    """Return what a rebase would do, from how the sinks stand. Changes nothing.
+    """Return the effect of a rebase, from the state of the sinks. Changes nothing.
 
-    A batch run has no `checkpoint`. `marked` are the sinks that keep marks; `counts` the decided participants by sink
-    and epoch, as far as the journal goes back; `early` says that a sink shows rows before the decision: its target may
-    hold some of the epoch after its mark. Raises what a sink raised that did not answer.
+    A batch run has no `checkpoint`. `marked` are the sinks that keep marks. `counts` are the decided participants by
+    sink and epoch, as far back as the journal goes. `early` says that a sink shows rows before the decision, so its
+    target may hold rows of the epoch after its mark. Raises the error of a sink that did not answer.
     """
     views = [view for view in views if view.in_config]
     for view in views:
@@ -194,7 +194,7 @@ def rebase_plan(
     first = 0 if checkpoint is None else _first(log, checkpoint, batch)
     differing = [view for view in views if view.problem is not None]
     goes_on = checkpoint is not None and _follows(log, checkpoint)
-    if differing:  # a target that is ahead has these numbers; an older release's decision expects nothing
+    if differing:  # a target that is ahead has these numbers; an older release's decision expects no mark
         said = log.decision is None or log.decision.marks is not None
         goes_on = goes_on and said and all(_epoch(view.mark) < (first or 0) for view in differing)
     numbers = [_epoch(view.mark) + 1 for view in views]
@@ -216,19 +216,19 @@ def decided_counts(entries: Iterable[Entry]) -> Mapping[tuple[str, int], int]:
 
 
 def in_words(mark: Mark | None) -> str:
-    """Return a mark as `rebase --sink NAME=...` names it."""
+    """Return a mark in the form of `rebase --sink NAME=...`."""
     if mark is None:
         return "none"
     return "birth" if mark.epoch is None else str(mark.epoch)
 
 
 def _first(log: Log, checkpoint: Checkpoint, batch: int) -> int | None:
-    """Return the first epoch that the checkpoint gives; None where it is of another query than the journal's."""
+    """Return the first epoch that the checkpoint gives, None if it belongs to another query than the journal's."""
     return log.base + batch if not log.query_id or checkpoint.query_id() == log.query_id else None
 
 
 def _follows(log: Log, checkpoint: Checkpoint) -> bool:
-    """Return whether the checkpoint goes on where the journal ended."""
+    """Return whether the checkpoint continues where the journal ended."""
     try:
         checkpoint.check_follows(lambda: log)
     except LineageError:

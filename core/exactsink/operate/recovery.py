@@ -1,4 +1,4 @@
-"""What a recovery did to a job, or would do: sink by sink, and what is left to do after it."""
+"""The result of a recovery, or of a planned one: sink by sink, and the work that is left after it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Recovery"]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The outcome of each sink, of the last decided epoch; None where none is decided. `aside` gave no answer."""
+    """The outcome of each sink for the last decided epoch, None if none is decided. `aside` sinks did not answer."""
 
     epoch: int | None
     settled: tuple[Settled, ...]
@@ -36,7 +36,10 @@ class Recovery:
     def of(
         cls, epoch: int | None, sinks: Iterable[str], start: Start, part: Part | None = None, *, planned: bool = False
     ) -> Recovery:
-        """Read what a start did, or one that is `planned` would do. Of a `part` only, what that waits for is named."""
+        """Make it from the result of a start, or of a `planned` one.
+
+        For a `part`, name only the sinks that it waits for.
+        """
         if part is not None:
             waits = start.aside if part.refs else ()
             named = part.sinks.union((sink for sink, _ in part.refs), waits)
@@ -44,7 +47,7 @@ class Recovery:
         return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside, planned, part)
 
     def left(self) -> ExactsinkError | None:
-        """Return what a person has to do now, None when all is settled; of several, the gravest."""
+        """Return the gravest problem that a person must solve now, None if everything is settled."""
         aside = {sink.sink: self.aside[sink.sink] for sink in self.settled if sink.sink in self.aside}
         for doubt in aside.values():
             if isinstance(doubt, OutcomeUnknown):
@@ -71,7 +74,7 @@ class Recovery:
 
 def _settled(name: str, start: Start) -> Settled:
     outcomes = start.outcomes.get(name, ())
-    expired = 0 if name in start.aside else _count(outcomes, Unknown)  # of an epoch that the source has done
+    expired = 0 if name in start.aside else _count(outcomes, Unknown)  # for an epoch that the source has done
     return Settled(
         name,
         committed=_count(outcomes, Committed),
@@ -88,7 +91,7 @@ def _left(name: str, start: Start, outcomes: Sequence[Outcome]) -> str:
     if name in start.held_back:
         return "it comes after a sink that is not committed"
     if _count(outcomes, Lost):
-        return "only the job has the rows of what is lost"
+        return "only the job has the lost rows"
     return ""
 
 

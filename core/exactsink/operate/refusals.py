@@ -1,4 +1,4 @@
-"""Why an operator's command on what is in doubt is refused, or leaves something, and what comes next."""
+"""The errors of an operator's commands on participants in doubt: why one is refused, or leaves some in doubt."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ GIVEN_UP = "given-up"
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """An operator's word on a sink of an epoch: `committed` and `lost` are for what nothing proves, `given-up` for
-    what is proven lost. `refs` are the participants that are meant; all that it fits where none is named."""
+    """An operator's outcome for a sink of an epoch.
+
+    `committed` and `lost` are for participants that nothing proves, `given-up` is for proven lost ones. `refs` are the
+    participants; without any, all that the outcome fits.
+    """
 
     epoch: int
     sink: str
@@ -25,7 +28,7 @@ class Word:
     refs: frozenset[str] = frozenset()
 
     def is_on(self, ref: str, *, lost: bool) -> bool:
-        """Return whether it is on a participant that is proven lost, or else unknown."""
+        """Return whether the outcome applies to a participant that is proven lost, or else unknown."""
         return lost == (self.outcome == GIVEN_UP) and (not self.refs or ref in self.refs)
 
 
@@ -37,7 +40,7 @@ def held_back(sink: str) -> InDoubtError:
 
 
 def votes_lost(epoch: int, lost: Mapping[str, int], why: str) -> InDoubtError:
-    """Return the error of votes that the store proves lost, by sink."""
+    """Return the error for votes that the store proves lost, by sink."""
     named = next(iter(lost)) if len(lost) == 1 else "NAME"
     return InDoubtError(
         f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",

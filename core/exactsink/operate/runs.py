@@ -1,4 +1,4 @@
-"""A job's batch runs, and how far each is: by its journal, and of one that is decided, by its sinks. Only reads."""
+"""A job's batch runs, and the progress of each, by its journal and, if it is decided, by its sinks. Only reads."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["BatchRun", "batch_runs"]
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One batch run: `run` is its name, `job_in_ids` its name in ids, `at` when its journal was last appended to.
+    """One batch run. `run` is its name, `job_in_ids` its name in ids, `at` the time of its journal's last entry.
 
-    `state` is `complete`; `at work`; `undecided` (claimed: its sinks may hold work); `never decided` (begun, and not
-    even claimed); `unreadable`; of a decided one `committed` (in every sink, and not recorded as complete), or what
-    `Health` calls it. `problem` is why a person, or a start, is needed.
+    `state` is `complete`, `at work`, `undecided` (claimed, so its sinks may hold work), `never decided` (begun, but not
+    claimed), or `unreadable`. For a decided run it is `committed` (in every sink, but not recorded as complete), or the
+    state of its `Health`. `problem` says why a person, or a start, is needed.
     """
 
     run: str | None
@@ -74,6 +74,6 @@ def _state(history: JobHistory, sinks: Mapping[str, Sink], journal: Journal) -> 
 
 
 def _name(log: Log) -> str:
-    """Return a run's name; an older release's claims name it as their query."""
+    """Return a run's name. In an older release's claims it is the query."""
     last = log.claims[-1]
     return last.identity.run if last.identity is not None else last.query_id.removeprefix("run ")

@@ -1,4 +1,4 @@
-"""What an operator does to single sinks or participants: say which of them to settle, or give one's word on them."""
+"""An operator's actions on single sinks or participants: settle the named ones, or record an outcome for them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from exactsink.toolkit.waiting import backoff
 __all__ = ["ASKED_SECONDS", "Settler"]
 
 ASKED_SECONDS = 10.0
-"""How long each sink has to answer what is in doubt there."""
+"""How long each sink may take to list its participants in doubt."""
 
 
 class Settler(Operator):
-    """Settles a part of what one history left in doubt."""
+    """Settle a part of the work in doubt of one history."""
 
     def part(
         self, sinks: Collection[str], references: Collection[str], tokens: frozenset[str], *, take_over: bool
     ) -> Part | None:
-        """Return what these names mean: all of a sink, or a participant; None where nothing is named.
+        """Return the part that these names mean: whole sinks, or participants; None if nothing is named.
 
-        A decided participant means its sink's part of the decision. A sink means those that come before it, too. Raises
-        LineageError for a foreign participant whose token is not named, Fenced for one that may be a driver's.
+        A decided participant means its sink's part of the decision. A sink includes the sinks that come before it.
+        Raises LineageError for a foreign participant whose token is not named, and Fenced for one that may belong to a
+        live driver.
         """
         if not sinks and not references:
             return None
@@ -57,7 +58,7 @@ class Settler(Operator):
         return Part(self._with_those_before(names), undecided)
 
     def check_allowed(self, *, take_over: bool) -> Log:
-        """Raise what every command here raises before it claims: for another job's journal, or a driver that lives."""
+        """Raise the errors of every command here before its claim: another job's journal, or a live driver."""
         log = self._journal.read()
         check_identity(log, identity_of(self._history))
         if not take_over:
@@ -65,10 +66,10 @@ class Settler(Operator):
         return log
 
     def resolve(self, word: Word, *, take_over: bool) -> Sequence[Committable]:
-        """Take an operator's word on what is in doubt of the last decision; the next start goes by it.
+        """Record an operator's outcome for participants in doubt of the last decision. The next start applies it.
 
-        What can be committed there is committed first, so that the word is on what is left. Returns the participants
-        that it is on. Raises ConfigError when there are none.
+        Participants that can be committed are committed first, so that the outcome applies only to the rest. Returns
+        the participants that it applies to. Raises ConfigError if there are none.
         """
         self.check_word(word, take_over=take_over)
         log, part = self._journal.log, Part(self._with_those_before([word.sink]))
@@ -97,11 +98,11 @@ class Settler(Operator):
         return on
 
     def check_word(self, word: Word, *, take_over: bool) -> None:
-        """Raise what `resolve` would before it claims."""
+        """Raise the errors that `resolve` would raise before its claim."""
         self._worded(self.check_allowed(take_over=take_over), word)
 
     def standings(self, word: Word) -> Sequence[tuple[Committable, Standing]]:
-        """Return how what is decided in a word's sink stands, as a commit would find it. Changes nothing."""
+        """Return the state of the decided participants of `word`'s sink, as a commit would find it. Changes nothing."""
         log = self._journal.log
         decided = log.decision.committables(word.sink) if log.decision else ()
         with self._marks(word.sink) as (committer, marks):
@@ -123,7 +124,7 @@ class Settler(Operator):
             raise ConfigError(f"the config has no sink {name}", next="exactsink indoubt list JOB.toml")
 
     def _worded(self, log: Log, word: Word) -> Decision:
-        """Return the last decision, if the word is on it."""
+        """Return the last decision, if `word` applies to it."""
         self._check_known(word.sink)
         decision, name = log.decision, word.sink
         why = ""
@@ -144,7 +145,7 @@ def _is_on(word: Word, committable: Committable, outcome: Lost | Unknown) -> boo
 
 
 def _check_old(doubt: Doubt) -> None:
-    """Refuse foreign work that was begun just now: nothing here fences its driver."""
+    """Refuse foreign work that was begun recently, because nothing here fences its driver."""
     if doubt.age_seconds is not None and doubt.age_seconds < LIVE_SECONDS:
         raise Fenced(
             f"{doubt.ref} was begun {doubt.age_seconds:.0f} s ago: a driver may be at work",

@@ -1,4 +1,7 @@
-"""Hold what the journal has decided against what the targets hold now, epoch by epoch: for an auditor. Only reads."""
+"""Compare the journal's decisions with the rows that the targets hold now, epoch by epoch, for an auditor.
+
+Only reads.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +26,12 @@ __all__ = ["VerifiedEpoch", "VerifiedSink", "Verdict", "Verification", "verify"]
 
 Verdict = Literal["proven", "differs", "unknown"]
 _LOOKS = 4
-"""How often a mark that differs is looked at: beside a driver, it and the journal move on."""
+"""How often a mark that differs is read again, because both it and the journal may change beside a driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedEpoch:
-    """One epoch in one sink: rows and digest as they were decided, rows as they were found, and why."""
+    """One epoch in one sink: the decided rows and digest, the rows that were found, and the reason."""
 
     epoch: int
     verdict: Verdict
@@ -40,9 +43,9 @@ class VerifiedEpoch:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSink:
-    """One sink. `mark` is what its mark says, `mark_differs` whether that is another history than the journal's.
+    """One sink. `mark` is its mark, `mark_differs` says whether that belongs to another history than the journal's.
 
-    `error` is why it could not be asked.
+    `error` says why the sink could not be queried.
     """
 
     sink: str
@@ -54,9 +57,9 @@ class VerifiedSink:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What was compared. `known` are the first and last epoch in the journal, None if it has none.
+    """The result of a verification. `known` are the first and last epoch in the journal, None if it has none.
 
-    `damaged` are the journal's entries that can't be read: what they decided is not held against anything.
+    `damaged` are the journal's entries that can't be read, so their decisions are compared with nothing.
     """
 
     complete: int | None
@@ -74,11 +77,11 @@ class Verification:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What one sink's target said: its mark, and each epoch's audit."""
+    """The answer of one sink's target: its mark, and each epoch's audit."""
 
     mark: str = ""
     highest: int | None = None
-    """The mark's epoch, where the mark differs: what is above it is gone, -1 where all may be."""
+    """The mark's epoch, if the mark differs: rows above it are gone; -1 if all rows may be gone."""
     audits: Mapping[int, Audit] = field(default_factory=dict)
     why_none: str = "nothing in its target says which rows are this epoch's: see epoch_column"
 
@@ -86,10 +89,10 @@ class _Held:
 def verify(
     history: JobHistory, sinks: Mapping[str, Sink], first: int | None, last: int | None, *, deep: bool
 ) -> Verification:
-    """Check the epochs from `first` to `last`; None stands for the ends of what the journal speaks of.
+    """Check the epochs from `first` to `last`. None means the first or last one that the journal knows.
 
-    A sink that can't be asked says so, and holds up no other. Raises ConfigError when the journal speaks of none of the
-    epochs, LineageError or Retryable where it can't be read.
+    A sink that can't be queried is reported, and does not block others. Raises ConfigError if the journal knows none of
+    the epochs, LineageError or Retryable if the journal can't be read.
     """
     what = f"the journal in {history.folder} can't be read"
     with storage_errors(history.folder, what), closing(history.journal(backoff)) as journal:
@@ -117,7 +120,7 @@ def verify(
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """What all sinks are held against. `open_epoch` is decided, and not known to be complete."""
+    """The state that all sinks are compared with. `open_epoch` is decided, and not known to be complete."""
 
     history: JobHistory
     log: Log
@@ -143,13 +146,13 @@ class _Check:
         return VerifiedSink(name, held.mark, held.highest is not None, error, tuple(checked))
 
     def _held(self, sink: Sink, committer: Committer, bound: Mapping[int, DecidedSink]) -> _Held:
-        """Ask the target. The mark comes first: what it says was committed is counted after."""
+        """Query the target. The mark comes first, and the epochs that it proves are counted afterwards."""
         held = self._marked(sink, committer) if sink.backend.traits.marks else _Held()
         asked = {epoch: part.committables for epoch, part in bound.items() if epoch != self.open_epoch}
         return replace(held, audits=committer.audit(asked, deep=self.deep)) if asked else held
 
     def _marked(self, sink: Sink, committer: Committer) -> _Held:
-        """Hold the sink's mark against the journal as it is by now: both may move on meanwhile."""
+        """Compare the sink's mark with the journal as it is now, because both may change meanwhile."""
         for attempt in range(_LOOKS):
             complete, log = look(self.history)
             expected = expected_of(log, sink.name, sink.backend.target)
@@ -190,7 +193,7 @@ class _Check:
         return VerifiedEpoch(epoch, verdict, part.rows, found, f"{digest:016x}", why)
 
     def _nobodys(self, sink: Sink | None, held: _Held, parts: Mapping[int, DecidedSink]) -> Iterator[VerifiedEpoch]:
-        """Find rows of epochs that nobody decided; a driver may have decided, or begun, more since the first look."""
+        """Find rows of epochs that nobody decided. A driver may have decided, or begun, more since the first read."""
         newest = max(parts, default=-1)
         for epoch, audit in held.audits.items():
             if epoch in parts or not audit.rows or (epoch > newest and not self.to_the_end):
@@ -204,7 +207,7 @@ class _Check:
 
 
 def _decided(records: Iterable[Record]) -> Mapping[int, Mapping[str, DecidedSink]]:
-    """Return each epoch's decided sinks, with the sets that took the place of lost ones, without what was given up."""
+    """Return each epoch's decided sinks, with the sets that replaced lost ones, without given-up participants."""
     found: dict[int, dict[str, DecidedSink]] = {}
     for record in records:
         if isinstance(record, Decide):
@@ -224,7 +227,7 @@ def _bound(name: str, part: DecidedSink) -> BoundSink:
 
 
 def _highest(mark: Mark | None, expected: Mark) -> int:
-    """Return up to which epoch a mark that differs proves anything; -1 where it is another history's."""
+    """Return the highest epoch that a differing mark proves; -1 if the mark belongs to another history."""
     if mark is None or mark.epoch is None or mark.lineage != expected.lineage:
         return -1
     return min(mark.epoch, expected.epoch or 0) - (mark.epoch == expected.epoch)

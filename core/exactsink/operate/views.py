@@ -1,4 +1,4 @@
-"""How a job's sinks stand: what of the last decision is proven committed in each, and what each holds. Only reads."""
+"""The state of a job's sinks: which participants are proven committed, and which each sink holds. Only reads."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from exactsink.protocol.sinks import Sink, bound_sinks, committer_of, is_bound, 
 __all__ = ["ASKED_SECONDS", "Holding", "SinkView", "assess", "look", "word_of"]
 
 ASKED_SECONDS = 1.5
-"""How long each sink has to answer, all of them side by side."""
+"""How long each sink may take to answer, all of them in parallel."""
 
 _LOOKS = 3
-"""How often is looked again, while a driver appends to the journal."""
+"""How often the sinks are read again while a driver appends to the journal."""
 
 _SOURCE = ""
 _NOT_ASKED = "not asked"
@@ -46,7 +46,7 @@ _WORDS = {Prepared: "prepared", AlreadyCommitted: "committed", Lost: "lost", Unk
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A participant that a sink holds, and whose it is: decided, undecided (the sweep's), or foreign."""
+    """A participant that a sink holds, and its kind: decided, undecided (for the sweep), or foreign."""
 
     sink: str
     participant: InDoubt
@@ -55,12 +55,12 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class SinkView:
-    """How one sink stands.
+    """The state of one sink.
 
-    `committables` are the last decision's, with a standing each; `standings` is empty where its store was not `asked`,
-    and then `problem` says why: it is down, or hangs; or the config lacks the sink (`in_config` is false) and work may
-    be left there. Of a store that was asked, `problem` says why its `mark` is not what the journal expects.
-    `held_back_by` are the sinks before it (`after`) that are not proven.
+    `committables` are those of the last decision, each with its state in `standings`. `standings` is empty if the store
+    was not queried (`asked` is false), and `problem` then says why: the store is down, or hangs; or the config lacks
+    the sink (`in_config` is false) and work may be left there. If the store was queried, `problem` says why its `mark`
+    is not the one that the journal expects. `held_back_by` are the sinks before it (`after`) that are not proven.
     """
 
     name: str
@@ -79,23 +79,23 @@ class SinkView:
 
     @property
     def is_proven(self) -> bool:
-        """Whether all that the last decision gives this sink is proven committed."""
+        """Whether this sink's whole part of the last decision is proven committed."""
         return self.count("committed") == len(self.committables)
 
     def count(self, word: str) -> int:
-        """Count the committables that are committed, prepared, lost, unknown or not asked."""
+        """Count the committables in this state: committed, prepared, lost, unknown or not asked."""
         if word == _NOT_ASKED:
             return len(self.committables) - len(self.standings)
         return sum(word_of(standing) == word for standing in self.standings)
 
     def holds(self, whose: str) -> int:
-        """Count the participants that the store holds: decided, undecided or foreign ones."""
+        """Count the participants of this kind that the store holds: decided, undecided or foreign."""
         return sum(holding.whose == whose for holding in self.held)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a store said; `problem` where its mark does not fit, and then nothing more was asked of the decision."""
+    """A store's answer. With a `problem`, its mark does not fit, and the decision was not checked any further."""
 
     mark: Mark | None
     problem: ExactsinkError | None
@@ -111,7 +111,7 @@ def look(
     *,
     seconds: float = ASKED_SECONDS,
 ) -> tuple[Log, Sequence[SinkView]]:
-    """Read the journal and assess the sinks; again where a driver has appended meanwhile, unless all is well."""
+    """Read the journal and assess the sinks. Repeat if a driver has appended meanwhile, unless all is well."""
     log, views = _looked(history, sinks, read, whole, seconds)
     for view in views:
         if view.problem is not None:
@@ -131,7 +131,7 @@ def _looked(
         if settled or log.last_seq == before.last_seq:
             return before, views
     if before.decision and log.decision and before.decision.epoch < log.decision.epoch:
-        views = [_passed(view) for view in views]  # the driver is faster than this look
+        views = [_passed(view) for view in views]  # the driver was faster than this read
     return before, views
 
 
@@ -144,15 +144,15 @@ def assess(
     seconds: float = ASKED_SECONDS,
     thorough: bool = False,
 ) -> Sequence[SinkView]:
-    """Return how each sink stands, then each former one: that the last decision or an open claim names as it was.
+    """Return the state of each sink, then of each former sink that the last decision or an open claim names.
 
-    All are asked side by side, each for so many seconds at most, once the source was. `whole()` reads the log back to
-    its first claim. `import_clients` comes before it: an import counts as time of the store's. Changes nothing, and
-    disturbs no driver. `thorough` asks for each participant, also where the mark proves them all: one that is lost all
-    the same was replaced by a record which this journal lacks.
+    The source is queried first, then all sinks in parallel, each for at most so many seconds. `whole()` reads the log
+    back to its first claim. Call `import_clients` before, because an import counts as the store's time. Changes
+    nothing, and disturbs no driver. `thorough` checks each participant, even if the mark proves them all: a participant
+    that is lost nevertheless was replaced by a record that this journal lacks.
     """
     calls = {name: partial(_ask, sink, history.job, log, seconds, thorough=thorough) for name, sink in sinks.items()}
-    # The source first: what it has recorded as done, all sinks that are asked after it hold whole.
+    # The source first: sinks that are queried later hold every epoch that the source has recorded as done.
     source_done = ask_all({_SOURCE: partial(_is_source_done, history, log)}, seconds).get(_SOURCE) is True
     answers = ask_all(calls, seconds)
     listed = (answer.listed for answer in answers.values() if isinstance(answer, _Answer))
@@ -163,19 +163,19 @@ def assess(
 
 
 def word_of(standing: Standing | None) -> str:
-    """Return what is to be said of a committable: committed, prepared, lost, unknown, or not asked."""
+    """Return a committable's state as a word: committed, prepared, lost, unknown, or not asked."""
     return _NOT_ASKED if standing is None else _WORDS[type(standing)]
 
 
 def _is_source_done(history: JobHistory, log: Log) -> bool:
-    """Return whether the source has recorded the last decision as done: all of it was committed once."""
+    """Return whether the source has recorded the last decision as done: that proves that it was committed once."""
     if log.decision is None or history.run is not None:
         return log.is_complete
     return Checkpoint(history.checkpoint).is_epoch_done(log.decision.epoch, log)
 
 
 def _ask(sink: Sink, job: str, log: Log, seconds: float, *, thorough: bool) -> _Answer:
-    """Ask one sink's store. Another driver may commit meanwhile: then the mark shows it, read once more."""
+    """Query one sink's store. Another driver may commit meanwhile, and then the mark, read once more, shows it."""
     mark = problem = None
     standings: Sequence[Standing] = ()
     with closing(committer_of(sink, job, log)) as committer:
@@ -195,7 +195,7 @@ def _ask(sink: Sink, job: str, log: Log, seconds: float, *, thorough: bool) -> _
 def _standings(sink: Sink, log: Log, committer: Committer, marks: Marks) -> Sequence[Standing]:
     """Assess the decided committables, as a commit would find them.
 
-    A loss that the mark contradicts is unknown; an operator's word takes the place of an Unknown.
+    A loss that the mark contradicts is Unknown. An operator's outcome replaces an Unknown.
     """
     assert log.decision is not None
     words, committables = log.resolved.get(sink.name, {}), _decided(sink, log)
@@ -204,7 +204,7 @@ def _standings(sink: Sink, log: Log, committer: Committer, marks: Marks) -> Sequ
 
 
 def _decided(sink: Sink, log: Log) -> Sequence[Committable]:
-    """Return what the last decision gives this sink, if it is bound to what the config says now."""
+    """Return this sink's committables in the last decision, if that names the sink as the config has it now."""
     decision = log.decision
     if decision is None or sink.name not in decision.sinks or not is_bound({sink.name: sink}, decision, sink.name):
         return ()
@@ -218,7 +218,7 @@ def _proves(sink: Sink, log: Log, mark: Mark | None) -> bool:
 
 
 def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) -> SinkView:
-    """Make a sink's view of what its store said; `done` says that all was committed once."""
+    """Make a sink's view from its store's answer. `done` says that everything was committed once."""
     backend, committables = sink.backend, _decided(sink, log)
     known = expected_of(log, sink.name, backend.target)
     view = SinkView(sink.name, sink.kind, backend.strategy, backend.target, committables=committables, expected=known)
@@ -233,10 +233,10 @@ def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) ->
     elif known is not None and backend.traits.marks:
         gone = done and words & {"lost", "unknown"}
         shows = words == {"committed"} and sink.name not in log.resolved
-        if shows and not done and is_part(answer.mark, known.now):  # a commit's midst: rows show, their mark is begun
+        if shows and not done and is_part(answer.mark, known.now):  # in mid-commit: rows show, and their mark is begun
             standings = (Prepared(),) * len(committables)
         elif problem is None and (gone or shows):
-            problem = difference(log, sink.name, answer.mark, known.now)  # it was there, or what is there proves less
+            problem = difference(log, sink.name, answer.mark, known.now)  # the mark is gone, or proves less
     elif done:
         standings = [AlreadyCommitted() if isinstance(s, Unknown) else s for s in standings]  # expired evidence
     if problem is not None:
@@ -260,7 +260,7 @@ def _holdings(sink: str, log: Log, listed: Sequence[InDoubt]) -> Sequence[Holdin
 
 
 def _held_back(sinks: Mapping[str, Sink], views: Mapping[str, SinkView]) -> Sequence[SinkView]:
-    """Add to what is not proven which sinks before it aren't either."""
+    """Add to each sink that is not proven the sinks before it that are not proven either."""
     before = all_before({name: sink.after for name, sink in sinks.items()})
     behind = {name for name, view in views.items() if not view.is_proven}
     waits = {name: tuple(sorted(before[name] & behind)) for name in behind}
@@ -268,14 +268,14 @@ def _held_back(sinks: Mapping[str, Sink], views: Mapping[str, SinkView]) -> Sequ
 
 
 def _former(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> Sequence[SinkView]:
-    """Return the sinks that the last decision or an open claim names, and the config lacks, or has changed."""
+    """Return the sinks that the last decision or an open claim names, and that the config lacks or has changed."""
     decided = log.decision.sinks if log.decision else {}
     bound = {BoundSink(name, sink.backend, sink.strategy, sink.target): sink for name, sink in decided.items()}
     refused: dict[BoundSink, ExactsinkError] = {}
     for lacking, refusal in lacking_sinks(sinks, log, source_done=source_done):
         refused.setdefault(lacking, refusal)
     if log.is_complete:
-        refused.clear()  # a run's sinks may change once it is
+        refused.clear()  # a run's sinks may change once it is decided
     views = []
     for former in dict.fromkeys([*bound, *refused]):
         if former in bound_sinks(sinks):
@@ -289,7 +289,7 @@ def _former(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> Sequen
 
 
 def _passed(view: SinkView) -> SinkView:
-    """Return the view once a later epoch is decided: all of its own is committed, whatever it looked like."""
+    """Return the view after a later decision: its own epoch is committed, whatever the sink seemed to hold."""
     if not view.asked:
         return view
     return replace(view, standings=_all_committed(view.committables), held_back_by=(), problem=None)

@@ -1,5 +1,5 @@
-"""What a backend answers, held against the contract: a plugin's mistake ends as an error that names the plugin, and
-nothing is decided by an answer that is none.
+"""Check a backend's answers against the contract. A plugin's mistake ends as an error that names the plugin, and
+exactsink decides nothing by an answer that the contract does not allow.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from exactsink.contract import (
 __all__ = ["MOST_PAYLOAD_BYTES", "CheckedCommitter", "broken", "calling", "check_committable", "of_sink", "origin"]
 
 MOST_PAYLOAD_BYTES = 16 << 20
-"""The most that a committable's payload may have: each goes to the driver and into the journal."""
+"""The largest payload of a committable, because each one goes to the driver and into the journal."""
 
 
 def origin(backend: object) -> str:
-    """Return where a backend, or its class, comes from: the class's name, and the package that brings it."""
+    """Return where a backend, or its class, comes from: the name of the class, and its package."""
     kind = backend if isinstance(backend, type) else type(backend)
     name = f"{kind.__module__}.{kind.__qualname__}"
     top = kind.__module__.partition(".")[0]
@@ -46,7 +46,7 @@ def origin(backend: object) -> str:
 
 
 def broken(sink: str, backend: object, what: str, why: str = "") -> ContractError:
-    """Return the error of a backend that breaks the contract; `what` goes on from the sink's name."""
+    """Return the error for a backend that breaks the contract. `what` continues after the sink's name."""
     return ContractError(
         f"sink {sink}: {what}",
         why="; ".join(filter(None, (why, f"this is a mistake in {origin(backend)}"))),
@@ -55,7 +55,7 @@ def broken(sink: str, backend: object, what: str, why: str = "") -> ContractErro
 
 
 def of_sink(sink: str, error: ExactsinkError) -> ExactsinkError:
-    """Return an error that names its sink: a server that is away, or a plugin, does not say whose it is."""
+    """Return an error that names its sink, because an unreachable server, or a plugin, does not name it."""
     if f"sink {sink}" in error.what:
         return error
     named = type(error)(f"sink {sink}: {error.what}", why=error.why, next=error.next)
@@ -65,13 +65,13 @@ def of_sink(sink: str, error: ExactsinkError) -> ExactsinkError:
 
 @contextmanager
 def calling(sink: str, backend: object, call: str, *, in_task: bool = False) -> Iterator[None]:
-    """Raise what a plugin's call raises in the body; ContractError for an error that the contract does not know.
+    """Turn an error of a plugin's call into ContractError, unless it is one of the contract's own.
 
-    In a task that is Retryable: of a store's own errors, some pass when Spark tries the task again.
+    In a task it becomes Retryable, because some of a store's own errors pass when Spark retries the task.
     """
     try:
         yield
-    except (ExactsinkError, OSError):  # the latter may be a full disk, or a lost mount
+    except (ExactsinkError, OSError):  # an OSError may be a full disk or a lost mount
         raise
     except Exception as error:
         found = broken(sink, backend, f"{call} failed", f"{type(error).__name__}: {error}")
@@ -79,9 +79,9 @@ def calling(sink: str, backend: object, call: str, *, in_task: bool = False) -> 
 
 
 def check_committable(sink: str, backend: object, found: Any) -> Committable:
-    """Return what a writer's pre_commit gave. Raises ContractError unless it can be voted with."""
+    """Return the committable of a writer's pre_commit. Raises ContractError if it can't be a vote."""
     if not isinstance(found, Committable):
-        raise broken(sink, backend, f"pre_commit gave {found!r:.80}, and is to give a Committable")
+        raise broken(sink, backend, f"pre_commit returned {found!r:.80}, and must return a Committable")
     payload: Any = found.payload
     if type(payload) is not bytes or type(found.rows) is not int:
         kinds = f"{type(payload).__name__} and {type(found.rows).__name__}"
@@ -91,13 +91,13 @@ def check_committable(sink: str, backend: object, found: Any) -> Committable:
             sink,
             backend,
             f"a committable has {len(payload)} bytes of payload, and may have {MOST_PAYLOAD_BYTES}",
-            "it is kept in the journal; rows belong into the store, and their place into the payload",
+            "the journal keeps it; put rows into the store, and only their place into the payload",
         )
     return found
 
 
 class CheckedCommitter(Committer):
-    """A sink's committer, whose answers are checked: of the kind and number that the contract names."""
+    """A sink's committer that checks each answer's type and number against the contract."""
 
     def __init__(self, sink: str, backend: Backend, made: Committer) -> None:
         self._sink, self._backend, self._made = sink, backend, made
@@ -158,16 +158,16 @@ class CheckedCommitter(Committer):
         return calling(self._sink, self._backend, call)
 
     def _one(self, call: str, kinds: Sequence[type], *given: object) -> Any:
-        """Make a call, and return its answer, which is of one of these kinds."""
+        """Make a call, and return its answer, which must be of one of these types."""
         with self._calling(call):
             return self._held(call, getattr(self._made, call)(*given), kinds)
 
     def _all(self, call: str, kinds: Sequence[type], *given: object, count: int | None = None) -> Sequence[Any]:
-        """Make a call, and return the items of its answer, which are of these kinds, and so many."""
+        """Make a call, and return the items of its answer, which must be of these types, and `count` in number."""
         with self._calling(call):
             items = self._items(call, getattr(self._made, call)(*given), kinds)
         if count is not None and len(items) != count:
-            raise broken(self._sink, self._backend, f"{call} gave {len(items)} answers for {count} committables")
+            raise broken(self._sink, self._backend, f"{call} returned {len(items)} answers for {count} committables")
         return items
 
     def _held(self, call: str, answer: object, kinds: Sequence[type]) -> object:
@@ -176,11 +176,11 @@ class CheckedCommitter(Committer):
         return answer
 
     def _items(self, call: str, answer: object, kinds: Sequence[type]) -> Sequence[Any]:
-        """Return an answer's items. A text is none, though it has items."""
+        """Return an answer's items. A text has items, but is refused."""
         if isinstance(answer, str | bytes) or not isinstance(answer, Iterable):
             raise self._wrong(call, answer, kinds)
         return [self._held(call, item, kinds) for item in answer]
 
     def _wrong(self, call: str, answer: object, kinds: Sequence[type]) -> ContractError:
         names = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-        return broken(self._sink, self._backend, f"{call} gave {answer!r:.80}, and is to give {names}")
+        return broken(self._sink, self._backend, f"{call} returned {answer!r:.80}, and must return {names}")

@@ -1,5 +1,4 @@
-"""Commit a decision: every sink, in parallel or after those that it comes after, until each participant has a final
-answer."""
+"""Commit a decision: every sink, in parallel or in the order of `after`, until each participant has a final outcome."""
 
 from __future__ import annotations
 
@@ -54,7 +53,7 @@ class SinkCommit:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """The result of a decision, by sink: what is lost, the sinks that are held back by others, and every outcome."""
+    """The result of a decision: lost committables by sink, sinks that wait for others, and every outcome."""
 
     lost: Mapping[str, Sequence[Committable]]
     held_back: frozenset[str] = frozenset()
@@ -62,19 +61,22 @@ class CommitResult:
 
 
 Parallel = Callable[[Sequence[Callable[[], SinkCommit]]], Sequence[SinkCommit]]
-"""Run calls side by side and give their results in order."""
+"""Run calls side by side, and return their results in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a commit is tried before the driver gives up (the next one goes on), and the pause between."""
+    """How often a commit is tried before the driver gives up, and the pause between tries.
+
+    The next driver continues.
+    """
 
     attempts: int
     wait: Callable[[int], None]
 
 
 def in_threads(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
-    """Run each call in a thread of its own; a single one here."""
+    """Run each call in its own thread; run a single call in this thread."""
     if len(calls) < 2:
         return [call() for call in calls]
     with ThreadPoolExecutor(max_workers=len(calls), thread_name_prefix="exactsink-commit") as pool:
@@ -83,12 +85,12 @@ def in_threads(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit
 
 @dataclass(frozen=True, slots=True)
 class CommitCalls:
-    """How a decision is committed: sink by sink, each until it has an answer.
+    """Commit a decision, sink by sink, each until it has an outcome.
 
-    `check_mark(sink)` holds the sink's mark against the journal before each try, and raises where the two differ.
-    `possible(sink, outcomes)` holds it against losses that were found: those that it contradicts are unknown.
-    `resolved` is an operator's word on participants in doubt, by sink and ref: `committed` or `lost`. `before` names
-    all sinks that are committed before a sink: it isn't tried until they are.
+    `check_mark(sink)` compares the sink's mark with the journal before each try, and raises if they differ.
+    `possible(sink, outcomes)` compares the mark with the losses that were found, and turns those that it contradicts
+    into Unknown. `resolved` is an operator's outcome for participants in doubt, by sink and ref: `committed` or `lost`.
+    `before` names the sinks that must be committed before a sink is tried.
     """
 
     events: Events
@@ -107,12 +109,12 @@ class CommitCalls:
         *,
         source_done: bool = False,
     ) -> CommitResult:
-        """Commit every sink in `committers` that is not set aside, and return what is lost.
+        """Commit every sink in `committers` that is not set aside, and return the lost committables.
 
-        All sinks get their turn before an error is raised, but for those that come after one that is not committed:
-        InDoubtError for an Unknown, else the gravest that a sink met and is not set aside for. `source_done` says that
-        the source has recorded the epoch as done, which proves that all of it was committed once: an Unknown is then
-        evidence that has expired, not a row in doubt.
+        Every sink gets its turn before an error is raised, except those that come after a sink that is not committed.
+        Raises InDoubtError for an Unknown, otherwise the gravest error of a sink that is not set aside. `source_done`
+        says that the source has recorded the epoch as done. That proves that every participant was committed once, so
+        an Unknown then means that the evidence has expired, not that a row is in doubt.
         """
         reach = reach or Reach()
         names = [name for name in reach.of(committers) if name in decision.sinks]
@@ -136,7 +138,7 @@ class CommitCalls:
     def _lost(
         self, decision: Decision, results: Sequence[SinkCommit], reach: Reach, *, source_done: bool
     ) -> Mapping[str, Sequence[Committable]]:
-        """Return the committables that are lost, by sink. Raises the gravest error."""
+        """Return the lost committables, by sink. Raises the gravest error."""
         errors = {result.sink: result.error for result in results if result.error is not None}
         doubts = {r.sink: in_doubt(decision.epoch, r.sink, r.committables, r.outcomes) for r in results}
         if not source_done:
@@ -184,14 +186,17 @@ class CommitCalls:
 
 
 def resolved_by(word: str | None, found: T) -> T | AlreadyCommitted | Lost:
-    """Return an operator's word in place of an Unknown; else what was found."""
+    """Return an operator's outcome in place of an Unknown; otherwise the outcome that was found."""
     if word is None or not isinstance(found, Unknown):
         return found
     return AlreadyCommitted() if word == "committed" else Lost(f"an operator resolved it as lost: {found.evidence}")
 
 
 def all_before(after: Mapping[str, Sequence[str]]) -> Mapping[str, frozenset[str]]:
-    """Return for each sink those that it comes after, by way of others, too; itself among them, if that is a circle."""
+    """Return for each sink all sinks that come before it, directly or through others.
+
+    In a circle a sink is one of them.
+    """
     return {name: frozenset(_on_the_way(name, after)) for name in after}
 
 
@@ -203,7 +208,7 @@ def _on_the_way(name: str, after: Mapping[str, Sequence[str]]) -> set[str]:
 
 
 def _waves(before: Mapping[str, frozenset[str]]) -> Iterator[Sequence[str]]:
-    """Cut sinks into groups, each after all that its sinks come after; names that aren't sinks here don't count."""
+    """Cut sinks into groups, each after all sinks that its members come after. Names of other sinks are ignored."""
     left = set(before)
     while left:
         wave = [name for name in before if name in left and not before[name] & left]
@@ -219,7 +224,7 @@ def _is_committed(result: SinkCommit, *, source_done: bool) -> bool:
 
 
 def _gravity(error: Exception) -> int:
-    """Order errors by how much a person has to do about them."""
+    """Rank errors by how much a person must do about them."""
     if isinstance(error, InDoubtError):
         return 4
     if not isinstance(error, ExactsinkError):
@@ -228,9 +233,9 @@ def _gravity(error: Exception) -> int:
 
 
 def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequence[object]) -> OutcomeUnknown | None:
-    """Return the error of participants that are neither proven committed nor proven lost; None where none is.
+    """Return the error for participants that are proven neither committed nor lost; None if there are none.
 
-    Of several it names one for a person's word: one may have been committed, and another not.
+    It names one of several for an operator to resolve, because one may have been committed and another not.
     """
     unknown = [(c.ref, one.evidence) for c, one in zip(votes, found, strict=False) if isinstance(one, Unknown)]
     if not unknown:

@@ -1,6 +1,6 @@
-"""The driver's side of an epoch: begin, vote, decide, commit, and recovery from whatever an earlier driver left.
+"""The driver's side of an epoch: begin, vote, decide, commit, and recover the work that an earlier driver left.
 
-A crash after any line here is met by the next `start` and `run_epoch`; the order of the calls is the protocol's.
+The order of the calls is the protocol's. After a crash at any line, the next `start` and `run_epoch` recover.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ _REWRITES = 3
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One micro-batch as the source hands it over.
+    """One micro-batch from the source.
 
-    `fingerprint` is equal exactly for a replay of an input that ends at the same place, `previous` is where the batch
-    before it ended, so where this one begins; empty for the first. `schemas` are the sinks' shaped frames; `write` runs
-    an epoch's tasks over the whole batch and gives the winning attempts' votes; it can be called again. `ends` are the
-    sources' end offsets, in their own words; `columns` are those of each sink's rows, before they are shaped.
+    `fingerprint` identifies the end of the batch's input: it is equal only for a replay. `previous` is the end of the
+    batch before, and so the start of this one; it is empty for the first batch. `schemas` are those of the sinks'
+    shaped frames. `write` runs an epoch's tasks over the whole batch, and returns the votes of the winning attempts; it
+    can be called again. `ends` are the sources' end offsets, in their own text. `columns` are those of each sink's rows
+    before they are shaped.
     """
 
     epoch: int
@@ -54,7 +55,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class EpochResult:
-    """The result of a batch. `skipped`: it was decided before, and only finished. `rows` by sink, as decided."""
+    """The result of a batch. `skipped`: it was decided before. `rows` are the decided rows by sink."""
 
     epoch: int
     skipped: bool
@@ -63,9 +64,9 @@ class EpochResult:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A job's last complete epoch (None before the first), and the driver that said so.
+    """A job's last complete epoch (None before the first), and the driver that reported it.
 
-    `heartbeat` is when it last did (Unix seconds); 0 says that it has ended.
+    `heartbeat` is the time of its last report (Unix seconds), 0 if the driver has ended.
     """
 
     complete_epoch: int | None
@@ -75,9 +76,9 @@ class State:
 
 
 class Coordinator:
-    """Runs one claim of a job: `start` once, then `run_epoch` batch after batch, until an error ends it.
+    """Run one claim of a job: `start` once, then `run_epoch` batch after batch, until an error ends it.
 
-    After an error it serves no more: the next driver, in this process or another, starts with a claim of its own.
+    After an error it runs no more epochs. The next driver, in this process or another, makes its own claim.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class Coordinator:
         self._order = all_before({name: sink.after for name, sink in sinks.items()})
         self._claim: Claim | None = None
         self.last_claim: Claim | None = None
-        """What `start` claimed, also after an error has taken the claim from this coordinator."""
+        """The claim of `start`, even after an error has taken it from this coordinator."""
         self._committers: dict[str, Committer] = {}
         self._marks = Marks.of({}, {}, lambda: journal.log, retry.wait)
         self._sweep = Sweep(events, journal.whole)
@@ -124,13 +125,13 @@ class Coordinator:
         sets_aside: bool = False,
         part: Part | None = None,
     ) -> Start:
-        """Claim the job, finish the last decided epoch as far as it goes, and sweep older generations.
+        """Claim the job, finish the last decided epoch as far as possible, and sweep older generations.
 
-        `source_done(epoch)` says whether the source has recorded that epoch as done; `sweep_tokens` are tokens of
-        foreign claims whose work an operator wants swept too. What is lost `run_epoch` writes again. `sets_aside`: a
-        sink that gives no answer ends only its own part, and every sweep; no epoch can be run then, nor after a `part`,
-        which limits what is committed and swept. Raises
-        LineageError, ConfigError, InDoubtError or Retryable; nothing is committed or swept before the claim stands.
+        `source_done(epoch)` says whether the source has recorded that epoch as done. `sweep_tokens` are tokens of
+        foreign claims whose work an operator wants swept as well. `run_epoch` writes lost rows again. With
+        `sets_aside`, a sink that does not answer ends only its own part, and every sweep. No epoch can be run then, nor
+        after a `part`, which limits the sinks and participants that are committed and swept. Raises LineageError,
+        ConfigError, InDoubtError or Retryable. Nothing is committed or swept before the claim is proven valid.
         """
         reach = Reach(sets_aside, part)
         before = self._journal.read()
@@ -143,7 +144,7 @@ class Coordinator:
         self._marks = Marks.of(self._sinks, self._committers, lambda: self._journal.log, self._retry.wait)
         self._events.report("claimed", generation=claim.generation, driver=self._driver)
         with self._events.point("recommit"), self._fenced_instead(claim):
-            done = self._check_sinks(log, source_done)  # another driver may have decided since
+            done = self._check_sinks(log, source_done)  # another driver may have decided since then
             left = self._recommit(log, reach, done=done)
         with self._events.point("sweep"), self._fenced_instead(claim):
             swept = self._sweep.older(self._committers, log, claim, sweep_tokens, reach)
@@ -152,23 +153,23 @@ class Coordinator:
         return Start(_counts(left.lost), left.outcomes, swept, left.held_back, reach.aside)
 
     def leave(self) -> None:
-        """Record in the journal that nothing is in doubt, if so: then sinks may leave the job, or change.
+        """Record in the journal that nothing is in doubt, if that is so: then sinks may leave the job, or change.
 
-        For a driver that ends of its own will, between two epochs. It serves no more after.
+        For a driver that ends by itself, between two epochs. It runs no epoch afterwards.
         """
         claim, self._claim = self._claim, None
         if claim is None or self._unrepaired:
             return
         try:
             self._journal.keep(Clean())
-        except (ExactsinkError, OSError) as error:  # the next start repeats this one's work
+        except (ExactsinkError, OSError) as error:  # the next start does the work again
             self._events.report("not_left_clean", level=logging.WARNING, error=str(error))
 
     def run_epoch(self, batch: Batch) -> EpochResult:
-        """Write, decide and commit a new batch, or finish and skip one that was decided under an earlier claim.
+        """Write, decide and commit a new batch, or finish and skip one that an earlier claim has decided.
 
-        When it returns, every row of the batch is durable and visible in every sink. On any error nothing decided is
-        lost, nothing undecided stays, once the next driver has started.
+        When it returns, every row of the batch is durable and visible in every sink. After any error, nothing decided
+        is lost, and the next driver's start removes everything undecided.
         """
         claim, self._claim = self._claim, None  # an error leaves this coordinator without its claim
         if claim is None:
@@ -185,7 +186,7 @@ class Coordinator:
     def close(self) -> None:
         """Close the sinks' connections. Rolls nothing back."""
         committers, self._committers, self._claim = self._committers, {}, None
-        with ExitStack() as closing:  # all of them, though one fails
+        with ExitStack() as closing:  # close all, even if one fails
             for committer in committers.values():
                 closing.callback(committer.close)
 
@@ -208,7 +209,7 @@ class Coordinator:
         return EpochResult(batch.epoch, skipped, rows)
 
     def _check_sinks(self, log: Log, source_done: Callable[[int], bool]) -> bool:
-        """Refuse a config that lacks what may be in doubt; return whether the source has done the last decision."""
+        """Refuse a config that lacks sinks with work in doubt; return whether the source is done with the epoch."""
         done = log.decision is not None and source_done(log.decision.epoch)
         check_kept_sinks(self._sinks, log, source_done=done)
         return done
@@ -234,7 +235,7 @@ class Coordinator:
         return left
 
     def _decide(self, claim: Claim, batch: Batch) -> Decision:
-        """Take a new batch to its decision."""
+        """Write a new batch, and decide it."""
         expected = self._journal.log.next_epoch
         if batch.epoch != expected:
             raise out_of_order(batch.epoch, expected)
@@ -259,7 +260,7 @@ class Coordinator:
         return self._report_decided()
 
     def _finish(self, claim: Claim, decision: Decision, batch: Batch) -> None:
-        """Commit a decided epoch until nothing of it is lost, writing lost rows again from the batch."""
+        """Commit a decided epoch until nothing of it is lost. Lost rows are written again from the batch."""
         for _ in range(_REWRITES):
             lost = self._commit(decision).lost
             if not lost:
@@ -271,7 +272,7 @@ class Coordinator:
         raise Retryable(f"epoch {batch.epoch} lost votes {_REWRITES} times", next="start the job again")
 
     def _rewrite(self, claim: Claim, decision: Decision, sink: str, gone: Sequence[Committable], batch: Batch) -> None:
-        """Write a sink's lost rows again, and replace its decided set once they are proven the same rows."""
+        """Write a sink's lost rows again, and replace its decided set once they are proven to be the same rows."""
         lost = {c.txn for c in gone}
         kept = tuple(c for c in decision.committables(sink) if c.txn not in lost)
         only = frozenset(c.txn.partition for c in gone) if kept or self._journal.log.has_given_up(sink) else None
@@ -284,7 +285,7 @@ class Coordinator:
                 why=f"decided were {total(gone)}, the replay gave {total(again)} (rows, digest)"
                 + (", or cut them into other partitions" if only else ""),
                 next="make the source and the plan replay the same batch (see the job's transform)"
-                + (", with the cores and Spark settings of then, which decide where it is cut" if only else "")
+                + (", with the same cores and Spark settings, which decide where Spark cuts it" if only else "")
                 + "; then start again",
             )
         self._journal.redecide(Redecide(decision.epoch, sink, claim.generation, (*kept, *again)))
@@ -326,7 +327,7 @@ class Coordinator:
             self._events.report("quarantined", epoch=epoch, level=logging.WARNING, sink=sink, **fields)
 
     def _report_deadline(self, epoch: int, sink: str, seconds: float) -> None:
-        """Report what is left of the time that a sink's store keeps participants; aloud, once half of it is used."""
+        """Report how much of a sink's time to keep participants is left; a warning, once half is used."""
         fields = {"sink": sink, "seconds": round(seconds, 3)}
         self._events.report("deadline", epoch=epoch, level=logging.DEBUG, **fields)
         of = self._sinks[sink].backend.traits.prepared_seconds
@@ -353,13 +354,13 @@ class Coordinator:
         for sink, committer in self._committers.items():
             try:
                 committer.source_reached(batch.epoch, batch.ends)
-            except ExactsinkError as error:  # advisory: no epoch fails for it
+            except ExactsinkError as error:  # advisory, so no epoch fails because of it
                 fields = {"sink": sink, "error": str(error)}
                 self._events.report("source_not_reported", epoch=batch.epoch, level=logging.WARNING, **fields)
 
     @contextmanager
     def _fenced_instead(self, claim: Claim) -> Iterator[None]:
-        """Explain a stop by a newer claim when there is one: then not the history is wrong, this driver is old."""
+        """Raise Fenced instead if there is a newer claim: then this driver is outdated, and the history is right."""
         try:
             yield
         except (Refused, InDoubtError, Fenced) as refusal:
@@ -386,7 +387,7 @@ class Coordinator:
         generation = self._journal.log.last_generation
         try:
             self._save_state(State(self._complete_epoch, generation, self._driver, self._now()))
-        except OSError as error:  # advisory: no epoch fails for it
+        except OSError as error:  # advisory, so no epoch fails because of it
             self._events.report("state_not_saved", level=logging.WARNING, error=str(error))
 
 

@@ -1,6 +1,7 @@
-"""Named events: the protocol's points, each with a before and an after, and everything else worth reporting.
+"""Named events: the protocol's points, each with a before and an after, and all other reports.
 
-The same names serve logs, metrics, tests and fault injection. They are an interface: `POINTS` and `EVENTS` hold them.
+Logs, metrics, tests and fault injection use the same names. The names are an interface; `POINTS` and `EVENTS` list
+them.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ POINTS: Mapping[str, str] = MappingProxyType(
         "sweep": "undecided work of older generations is aborted, at start",
         "open_epoch": "every sink prepares for the epoch's tasks",
         "write": "a task hands rows to its writers",
-        "pre_commit": "a task's writers make their rows durable, not visible, and vote",
-        "vote": "the votes are checked against what was handed out",
+        "pre_commit": "a task's writers make their rows durable but not visible, and vote",
+        "vote": "the votes are compared with the rows that the tasks got",
         "decide": "the decision is appended to the journal: the commit point",
         "commit:<sink>": "one sink's committables are committed",
-        "complete": "the epoch is complete in every sink, and `state.json` says so",
+        "complete": "the epoch is complete in every sink, and `state.json` records it",
         "return": "the epoch is handed back, and the source records it (fields of the before: rows by sink)",
     }
 )
-"""The protocol's named points in their order; `write` and `pre_commit` happen in tasks. An after has `seconds`, except
-that of `return`, because different calls report its two sides."""
+"""The protocol's named points in their order.
+
+`write` and `pre_commit` happen in tasks. An after has `seconds`, except that of `return`, because its two sides are
+reported by different calls.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +54,14 @@ _EVENTS = {
     "journal_warning": ("a warning of preflight about the journal's place", "message fix"),
     "setting_advised": ("a setting that would make the job faster, and that Spark takes only at its start", "setting"),
     "claimed": ("this driver owns the job", "generation driver"),
-    "taken_over": ("an operator's command claimed the job of a driver that may live", "generation"),
+    "taken_over": ("an operator's command claimed the job of a driver that may be alive", "generation"),
     "fenced": ("another driver has claimed the job, this one stops", "generation by"),
     "decided": (
-        "an epoch is decided, by this driver or one before, and not complete: since when, by what decision",
+        "an epoch is decided, by this driver or an earlier one, and not complete: since when, and by which decision",
         "at sinks entries bytes",
     ),
     "quarantined": (
-        "rows of a decided epoch that the sink can't hold went to its quarantine; `reason` is the first one's",
+        "rows of a decided epoch that the sink can't hold went to its quarantine; `reason` is that of the first row",
         "sink quarantine rows reason",
     ),
     "in_doubt": (
@@ -71,7 +75,7 @@ _EVENTS = {
     ),
     "deadline": ("seconds until a sink's earliest deadline, reported at the vote", "sink seconds"),
     "deadline_near": (
-        "an epoch has used half of the time that a sink's store keeps what was prepared",
+        "an epoch has used half of the time that a sink's store keeps prepared work",
         "sink seconds of",
     ),
     "commit_retried": ("a commit failed and is tried again", "sink attempt error"),
@@ -93,7 +97,7 @@ _EVENTS = {
     "source_behind": ("how far a batch was behind its source, in offsets, files or bytes", "source of behind"),
     "query_restarted": ("the query stopped, and is started again", "attempt error"),
     "run_ended": (
-        "`exactsink run` ends, for whatever reason: what it did since its start",
+        "`exactsink run` ends, for any reason: its work since its start",
         "epochs last_epoch rows seconds restarts stopped_by",
     ),
     "run_known": ("a batch run was decided before: its old result is given", "run missing changed"),
@@ -116,9 +120,9 @@ Subscriber = Callable[[Event], None]
 class Events:
     """Report a job's events to the log and to subscribers. A subscriber's exception is logged and changes nothing.
 
-    A log record's message is the event as text; its attribute `exactsink` is the event as a dict. A name that is not in
-    `EVENTS` or `POINTS` is a programming mistake: ValueError, whoever listens. `typed` gives the commands that a text
-    names the job's file.
+    A log record's message is the event as text; its attribute `exactsink` is the event as a dict. A name that is in
+    neither `EVENTS` nor `POINTS` raises ValueError, because it is a programming mistake. `typed` returns a text with
+    the job's file in the commands that it names.
     """
 
     def __init__(self, job: str, subscribers: Sequence[Subscriber] = (), typed: Callable[[str], str] = str) -> None:

@@ -1,4 +1,4 @@
-"""Hold a batch against the last decision: it is the same one again, or it begins where that one ended."""
+"""Compare a batch with the last decision: it is a replay, or it begins where the decided one ended."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
     """Refuse a new batch that does not begin where the last decided one ended."""
     decision = log.decision
     if decision is None or epoch == log.claims[-1].first_epoch or decision.previous is None:
-        return  # the first one of this checkpoint, or after an older release
+        return  # the first batch of this checkpoint, or after an older release
     if previous != decision.fingerprint:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
-            why="the checkpoint is an older copy, whose source cuts its input otherwise: rows would be doubled or lost",
+            why="the checkpoint is an older copy, whose source cuts its input elsewhere: rows would be doubled or lost",
             next=_OTHER_CHECKPOINT,
         )
 
@@ -30,7 +30,7 @@ def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
     if fingerprint != decision.fingerprint or decision.previous not in (None, previous):
         raise LineageError(
             f"epoch {decision.epoch} was decided for other input than this batch has",
-            why="the checkpoint is an older copy, and its source cuts its input otherwise",
+            why="the checkpoint is an older copy, and its source cuts the input in other places",
             next=_OTHER_CHECKPOINT,
         )
 
@@ -49,7 +49,10 @@ def out_of_order(epoch: int, expected: int) -> LineageError:
 
 
 def given_twice(epoch: int) -> Refused:
-    """Return the error of an epoch that comes again to the driver that has finished it: no replay is given to that."""
+    """Return the error for an epoch that comes again to the driver that has finished it.
+
+    Such a driver gets no replay.
+    """
     return Refused(
         f"epoch {epoch} came twice to the driver that had finished it",
         why="the function of job.foreach_batch() was called twice for one batch: the rows of the first call are "
@@ -60,7 +63,7 @@ def given_twice(epoch: int) -> Refused:
 
 
 def nobody_has_its_rows(epoch: int) -> InDoubtError:
-    """Return the error of votes that are lost of an epoch that the source has recorded as done."""
+    """Return the error for lost votes of an epoch that the source has recorded as done."""
     return InDoubtError(
         f"epoch {epoch} has lost votes, and the source has gone on from it",
         why="its rows have to be written again, and only that batch has them",

@@ -1,7 +1,7 @@
-"""Hold the marks in the targets against what the journal expects of them. No other place compares.
+"""Compare the marks in the targets with those that the journal expects. No other module compares them.
 
-A mark that differs says that a target, the journal or the checkpoint went back in time, or belongs to another history.
-The job stops then, with both values: going on would double rows or drop them.
+If a mark differs, a target, the journal or the checkpoint was restored from an older copy, or belongs to another
+history. The job stops with both values, because to continue would double or drop rows.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _REBASE = (
 
 
 def expected_of(log: Log, sink: str, target: str) -> Expected | None:
-    """Return what the journal expects of a sink's mark in this target; None where it has not bound it."""
+    """Return the mark that the journal expects of a sink in this target, None if it has not bound the target."""
     return next((mark for mark in log.expected if (mark.sink, mark.target) == (sink, target)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """One claim's view: `log()` is the journal's as it was read last, `wait(attempt)` pauses before a second look.
+    """One claim's view. `log()` is the journal as last read, `wait(attempt)` pauses before a second look.
 
-    `_found` are marks that stand where no decision names them: of sinks that are bound just now, that an older release
-    decided for, or of which an operator has said that the last decision is committed.
+    `_found` holds marks that no decision names: of sinks that were just bound, of sinks that an older release decided,
+    and of sinks for which an operator resolved the last decision as committed.
     """
 
     sinks: Mapping[str, Sink]
@@ -54,16 +54,16 @@ class Marks:
         log: Callable[[], Log],
         wait: Callable[[int], None],
     ) -> Marks:
-        """Make the view of a claim that stands."""
+        """Make the view of a valid claim."""
         kept = {name: sink for name, sink in sinks.items() if sink.backend.traits.marks}
         return cls(dict(sorted(kept.items())), committers, log().lineage, log, wait, {})
 
     def check_start(self, reach: Reach | None = None) -> None:
-        """Compare before anything is committed or swept: each sink stands at the last decision, or just before it."""
+        """Compare before anything is committed or swept: each sink must be at the last decision, or just before it."""
         (reach or Reach()).asked(self.sinks, lambda name: self._hold(name, self._stands(name)))
 
     def problem(self, name: str, mark: Mark | None) -> ExactsinkError | None:
-        """Return what `check_start` would raise of a sink for this mark, which the caller has read."""
+        """Return the error of `check_start` for a sink with this mark, which the caller has read."""
         expected = self._expected(name)
         fits = self._is_unbound(name, mark) if expected is None else self._stands(name)(mark, expected)
         return None if fits else difference(self.log(), name, mark, expected.now if expected is not None else None)
@@ -71,9 +71,9 @@ class Marks:
     def check_committed(
         self, lost: Mapping[str, int], held_back: Collection[str] = (), reach: Reach | None = None
     ) -> None:
-        """Compare once the last decision is committed again: each sink stands there, but for so many that are lost.
+        """Compare after the last decision was committed again: each sink is there, except for lost ones.
 
-        Those that are held back come after lost ones, and stand there or just before.
+        Sinks that are held back come after sinks with losses, and may be there or just before.
         """
 
         def check(name: str) -> None:
@@ -85,7 +85,7 @@ class Marks:
         (reach or Reach()).asked(self.sinks, check)
 
     def check_rewrite(self, name: str, lost: int) -> None:
-        """Compare before a sink's lost rows are written again: no more of its set may show than is not lost."""
+        """Compare before a sink's lost rows are written again: none of the lost participants may show."""
         decision = self.log().decision
         if decision is not None and (why := self._contradiction(name, lost)):
             votes = len(decision.committables(name))
@@ -97,16 +97,16 @@ class Marks:
             )
 
     def possible(self, name: str, found: Sequence[T]) -> Sequence[T | Unknown]:
-        """Return what was found of a sink's participants, where losses that its target contradicts are unknown."""
+        """Return the outcomes of a sink's participants, with losses that the target contradicts turned into Unknown."""
         lost = sum(isinstance(one, Lost) for one in found)
         why = self._contradiction(name, lost) if lost else ""
         return [Unknown(f"{one.evidence}; {why}") if why and isinstance(one, Lost) else one for one in found]
 
     def _contradiction(self, name: str, lost: int) -> str:
-        """Return why so many of a sink's participants can't be lost: more show than are left. Empty where they can.
+        """Return why so many of a sink's participants can't be lost: more show than are left. Empty if they can.
 
-        The journal went back to before a redecide then, and lacks who took their place. A target that can't count shows
-        one participant at least.
+        Then the journal was restored to a state before a redecide, and lacks the participants that replaced them. A
+        target that can't count shows at least one participant.
         """
         decision = self.log().decision
         if name not in self.sinks or decision is None:
@@ -121,7 +121,8 @@ class Marks:
     def check_commit(self, name: str) -> None:
         """Compare in the session that commits next.
 
-        A higher epoch is a newer driver's, as the caller finds in the journal; or a copy's that runs beside this job.
+        A higher epoch belongs to a newer driver, which the caller finds in the journal, or to a copy that runs beside
+        this job.
         """
         if name in self.sinks:
             self._hold(name, self._unfinished(name))
@@ -129,7 +130,8 @@ class Marks:
     def open_epoch(self) -> None:
         """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
 
-        Births are put in the order of names: of two journals that meet on several sinks, one gets them all.
+        Births are written in the order of the sinks' names: if two journals compete for several sinks, one of them gets
+        all.
         """
         self._found.clear()
         for name in self.sinks:
@@ -140,11 +142,11 @@ class Marks:
                 self._found[name] = mark
 
     def decided(self, claim: Claim, epoch: int, sinks: Mapping[str, DecidedSink]) -> tuple[Expected, ...]:
-        """Return what is expected of every sink and target ever seen, once this decision is committed."""
+        """Return the expected mark of every sink and target that the job has had, once this decision is committed."""
         new = {(mark.sink, mark.target): replace(mark, before=mark.now) for mark in self.log().expected}
         for name in self.sinks:
             key = (name, self._target(name))
-            known = new.pop(key, None)  # this target is the sink's latest, so it is last
+            known = new.pop(key, None)  # this target is the sink's latest, so it goes to the end
             before = self._found.get(name) or (known.now if known is not None else None)
             votes, now = sinks[name].committables, before
             if votes:
@@ -153,19 +155,19 @@ class Marks:
         return tuple(new.values())
 
     def trim(self) -> None:
-        """Delete what no mark needs any more."""
+        """Delete the marks that are no longer needed."""
         for name in self.sinks:
             self.committers[name].trim_marks()
 
     def _bound(self, name: str) -> Mark:
-        """Bind a target that has no mark to this journal."""
+        """Bind a target without a mark to this journal."""
         mark = self.committers[name].put_birth()
         if mark != Mark(self.lineage):
             raise difference(self.log(), name, mark, Mark(self.lineage))
         return mark
 
     def _whole(self, name: str) -> Callable[[Mark | None, Expected], bool]:
-        """Ask for the last decision, whole; or for what stands there, if an operator has said that it is committed."""
+        """Require the last decision as a whole; or the mark that is there, if an operator resolved it as committed."""
         return self._stands(name) if self._is_resolved(name) else lambda mark, expected: is_at(mark, expected.now)
 
     def _is_resolved(self, name: str) -> bool:
@@ -176,14 +178,14 @@ class Marks:
         return lambda mark, expected: is_at(mark, expected.now) or unfinished(mark, expected)
 
     def _unfinished(self, name: str) -> Callable[[Mark | None, Expected], bool]:
-        """Ask for a target in the midst of the last decision's commit, or just before it."""
+        """Require a target in the middle of the last decision's commit, or just before it."""
         decision = self.log().decision
         if decision is None or not decision.committables(name):
             return lambda mark, expected: False
         return lambda mark, expected: is_part(mark, expected.now) or is_at(mark, expected.before)
 
     def _hold(self, name: str, fits: Callable[[Mark | None, Expected], bool]) -> Mark | None:
-        """Return the mark that fits; one that differs is read again a few times, and then raised."""
+        """Return the mark that fits. A mark that differs is read again a few times, then raised."""
         expected = self._expected(name)
         for attempt in range(_READS):
             mark = self.committers[name].mark()
@@ -193,7 +195,7 @@ class Marks:
         raise difference(self.log(), name, mark, expected.now if expected is not None else None)
 
     def _expected(self, name: str) -> Expected | None:
-        """Return what is expected of a sink's mark; None where no decision and no earlier look says anything."""
+        """Return the expected mark of a sink, None if no decision and no earlier read gives one."""
         target = self._target(name)
         known = expected_of(self.log(), name, target)
         if known is None and name in self._found:
@@ -201,11 +203,11 @@ class Marks:
         return known
 
     def _is_unbound(self, name: str, mark: Mark | None) -> bool:
-        """Return whether a target that the journal does not know may be bound, or came here with its marks."""
+        """Return whether a target that the journal does not know may be bound, or was moved here with its marks."""
         decision = self.log().decision
         if mark is None or mark == Mark(self.lineage):
             return True
-        if decision is not None and decision.marks is None:  # an older release's decision says nothing of marks
+        if decision is not None and decision.marks is None:  # an older release's decision has no marks
             return mark.lineage == self.lineage and (mark.epoch or 0) <= decision.epoch
         latest = [expected.now for expected in self.log().expected if expected.sink == name]
         return bool(latest) and is_at(mark, latest[-1])
@@ -215,7 +217,7 @@ class Marks:
 
 
 def is_at(mark: Mark | None, expected: Mark | None) -> bool:
-    """Return whether a mark is exactly what is expected: the same history, epoch and claim, all participants there."""
+    """Return whether a mark is exactly the expected one: same history, epoch and claim, with all participants."""
     if mark is None or expected is None or not is_part(mark, expected):
         return False
     return mark.participants in (None, expected.participants)
@@ -230,7 +232,7 @@ def is_part(mark: Mark | None, expected: Mark | None) -> bool:
 
 
 def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) -> ExactsinkError:
-    """Explain a mark that does not fit: who went back, what is missing or doubled, and the ways out."""
+    """Explain a mark that does not fit: which side is older, which rows are missing or doubled, and how to continue."""
     stands = "no mark" if mark is None else str(mark)
     what = f"sink {sink}: its target holds {stands}, the journal expects {expected or 'none that is bound'}"
     fix = f"restore the journal, the checkpoint and the targets from one moment; or, {_REBASE}"

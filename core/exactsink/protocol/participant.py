@@ -1,6 +1,6 @@
 """One task's part of an epoch, on an executor: hand each sink's rows to its writer, count them, and vote.
 
-Spark's tasks and the Spark-less runner's processes run this same code.
+Spark's tasks and the processes of the runner without Spark run this same code.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SinkRows = Mapping[str, tuple[pa.RecordBatch, pa.Array]]
 """For each sink: its rows of one Arrow batch, and their 64-bit hashes."""
 
 Probe = Callable[[str, Literal["before", "after"], int], None]
-"""Receive the protocol points `write` and `pre_commit`, with the epoch, in the task: for fault injection."""
+"""Receives the protocol points `write` and `pre_commit`, with the epoch, in the task: for fault injection."""
 
 
 def no_probe(point: str, edge: str, epoch: int) -> None:
@@ -32,7 +32,7 @@ def no_probe(point: str, edge: str, epoch: int) -> None:
 
 
 class _Branch:
-    """One sink's writer in this task, with the framework's own count of what it was handed."""
+    """One sink's writer in this task, with the framework's own count of the rows that it got."""
 
     def __init__(self, backend: Backend, txn: Txn, ticket: bytes) -> None:
         self._backend = backend
@@ -58,7 +58,7 @@ class _Branch:
     def pre_commit(self) -> Vote:
         if self._writer is None:
             return Vote(self._txn.sink, self._txn.partition, 0, None)
-        writer, self._writer = self._writer, None  # from here on only the sweep may roll it back
+        writer, self._writer = self._writer, None  # from here on, only the sweep may roll it back
         with self._calling("pre_commit"):
             given = check_committable(self._txn.sink, self._backend, writer.pre_commit())
         committable = replace(given, digest=self._digest)
@@ -73,9 +73,9 @@ class _Branch:
 
 
 class _Partition:
-    """One partition's branches, and the judges of those sinks whose bad rows go to a quarantine.
+    """One partition's branches, and the judges of the sinks whose bad rows go to a quarantine.
 
-    `current` is the sink that is called at the moment.
+    `current` is the sink that is being called.
     """
 
     def __init__(self, plan: EpochPlan, backends: Mapping[str, Backend], partition: int, attempt: int) -> None:
@@ -103,7 +103,7 @@ class _Partition:
                 self._branches[sink].write(*given)
 
     def _judged(self, sink: str, batch: pa.RecordBatch, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
-        """Write a sink's bad rows into its quarantine, where that one is written; return the others."""
+        """Write a sink's bad rows into its quarantine, if that is written, and return the others."""
         good, bad = self._judges[sink].split(batch, hashes)
         to = self._judges[sink].quarantine
         if bad is not None and to in self._branches:
@@ -128,7 +128,7 @@ class _Partition:
                 judge.close()
 
     def abort(self) -> None:
-        """Drop what was begun, as far as it goes: the sweep finds what stays."""
+        """Drop the work that was begun, as far as possible. The sweep finds the rest."""
         for branch in self._branches.values():
             with suppress(Exception):  # the first error is the one to raise
                 branch.abort()
@@ -142,11 +142,11 @@ def write_partition(
     batches: Iterable[SinkRows],
     probe: Probe,
 ) -> Iterator[Vote]:
-    """Write one partition's batches into all sinks in one pass, and vote for each.
+    """Write one partition's batches into all sinks in one pass, and vote for each sink.
 
-    A Fatal or Refused error comes back as a vote, so that the driver sees it whole; any other is raised, so that
-    Spark tries the task again. Every batch is read, also those that no sink takes: a stateful plan must run whole.
-    Rows that a sink's judge finds bad go to its quarantine in its stead, where that one is written.
+    A Fatal or Refused error is returned as a vote, so that the driver gets it whole. Any other error is raised, so that
+    Spark retries the task. Every batch is read, even if no sink takes it, because a stateful plan must run whole. Rows
+    that a sink's judge finds bad go to its quarantine instead, if that is written.
     """
     mine = _Partition(plan, backends, partition, attempt)
     try:

@@ -1,8 +1,8 @@
-"""Rows that a sink can't hold: they go to its quarantine, another sink of the job, in the same epoch.
+"""Rows that a sink can't hold go to its quarantine, another sink of the job, in the same epoch.
 
-A row goes to exactly one of the two: a judge says which before the writer gets it. Both are counted and summed as any
-sink's rows are, and decided together. What judges looks at a row, and at rules that were read for it, so a replay of
-either sink's lost votes finds the same rows; where the rules have changed, its digest shows it.
+Every row goes to exactly one of the two: a judge chooses before the writer gets the row. Rows of both sinks are
+counted, summed and decided together, like those of any sink. The verdict depends on the row, and on rules that were
+read for it, so a replay of either sink's lost votes finds the same rows. If the rules have changed, the digest differs.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ QUARANTINE_ROWS = pa.schema(
     pa.field(name, pa.int64() if name == "epoch" else pa.string(), nullable=False)
     for name in ("id", "sink", "epoch", "reason", "row")
 )
-"""A quarantine's columns. `id` names the job, the sink, the epoch, the partition and the row's number there: it never
-comes twice, so a table can have it as its key. It is no part of what is summed: a replay may cut rows otherwise."""
+"""A quarantine's columns.
+
+`id` names the job, the sink, the epoch, the partition and the row's number there. It is unique, so a table can have it
+as its key. The digest excludes it, because a replay may cut rows in other places.
+"""
 
 _MOST_REASON = 500
 
@@ -34,14 +37,14 @@ _Rows = tuple[pa.RecordBatch, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """How many rows of a sink were found bad, and why the first was."""
+    """How many rows of a sink are bad, and the reason for the first one."""
 
     rows: int
     reason: str
 
 
 def quarantine_schema(backend: Backend) -> pa.Schema:
-    """Return a quarantine's rows as its writer gets them. Raises ConfigError where it can't be a quarantine."""
+    """Return the schema of a quarantine's rows for its writer. Raises ConfigError if the sink can't be a quarantine."""
     return backend.shape_in_task(pa.RecordBatch.from_pylist([], schema=QUARANTINE_ROWS)).schema
 
 
@@ -57,7 +60,7 @@ class Judge:
         self._validator: Validator | None = None
 
     def split(self, batch: pa.RecordBatch, hashes: pa.Array) -> tuple[_Rows, _Rows | None]:
-        """Return the rows for the sink and those for its quarantine, if any, each with their hashes.
+        """Return the rows for the sink, and those for its quarantine, if any, each with their hashes.
 
         Raises Fatal once there are more bad rows than may go to the quarantine.
         """
@@ -107,7 +110,7 @@ class Judge:
 
 
 def quarantined(votes: Sequence[Vote]) -> Mapping[str, BadRows]:
-    """Return what tasks found bad, by sink; nothing of those that found nothing."""
+    """Return the bad rows that tasks found, by sink; sinks without bad rows are left out."""
     found: dict[str, BadRows] = {}
     for vote in votes:
         if vote.quarantined:
@@ -117,14 +120,14 @@ def quarantined(votes: Sequence[Vote]) -> Mapping[str, BadRows]:
 
 
 def check_quarantined(plan: EpochPlan, votes: Sequence[Vote]) -> None:
-    """Refuse an epoch with too many bad rows (Fatal), or in which a quarantine got other rows than were found bad."""
+    """Refuse an epoch with too many bad rows (Fatal), or with other rows in a quarantine than those found bad."""
     found = quarantined(votes)
     for sink, judging in plan.judged.items():
         if sink in found and found[sink].rows > judging.at_most:
             raise _too_many(sink, judging, found[sink])
     for name in {judging.quarantine for judging in plan.judged.values()} & plan.sinks.keys():
         judged = [sink for sink, judging in plan.judged.items() if judging.quarantine == name]
-        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost votes: the decision has their rows and digest
+        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost votes, whose rows and digest the decision has
             continue
         bad = sum(found[sink].rows for sink in judged if sink in found)
         got = sum(vote.rows for vote in votes if vote.sink == name)
@@ -137,7 +140,7 @@ def check_quarantined(plan: EpochPlan, votes: Sequence[Vote]) -> None:
 
 
 def _hash(sink: str, row: int, reason: str) -> int:
-    """Hash a quarantined row: by its own hash, whose it is, and why it is there."""
+    """Hash a quarantined row from its own hash, its sink, and the reason."""
     digest = hashlib.blake2b(f"{sink}\0{row}\0{reason}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 

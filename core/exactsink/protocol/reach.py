@@ -1,8 +1,8 @@
-"""Which of a job's sinks answer at a start, and the result in each.
+"""The sinks of a job that answer at a start, and the result in each.
 
-A driver needs all of them. An operator's recovery sets those aside that don't answer: it commits the decision in the
-others, and sweeps nowhere, as only the mark of a sink that was not seen may show that the journal went back. What is
-unknown in one sink ends no other's part, either.
+A driver needs all of them. An operator's recovery sets aside the sinks that don't answer. It commits the decision in
+the others, and sweeps nowhere, because an unreachable sink's mark might prove that the journal is outdated. An Unknown
+in one sink does not end another sink's part.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 class OutcomeUnknown(InDoubtError):
-    """A participant of the last decision is neither proven committed nor proven lost: a person may say which it is."""
+    """A participant of the last decision is proven neither committed nor lost. An operator may record its outcome."""
 
 
 _STOPPING = (InDoubtError, Refused, Fenced)
-"""What a sink's answer says of the whole job: no sink is set aside for it."""
+"""Errors that concern the whole job: no sink is set aside because of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What an operator settles alone: these sinks' part of the last decision, and these undecided participants.
+    """The part that an operator settles alone: these sinks of the last decision, and undecided work.
 
-    `refs` are pairs of a sink and the store's own name.
+    `refs` are the undecided participants: pairs of a sink and the store's own name.
     """
 
     sinks: frozenset[str]
@@ -40,9 +40,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """One start's view of the sinks: with `sets_aside`, `aside` holds the errors of those that gave no answer.
+    """One start's view of the sinks. With `sets_aside`, `aside` holds the errors of the sinks that did not answer.
 
-    A `part` limits what is committed and swept; every sink that answers is compared all the same.
+    A `part` limits which sinks and participants are committed and swept. Every sink that answers is compared all the
+    same.
     """
 
     sets_aside: bool = False
@@ -50,7 +51,7 @@ class Reach:
     aside: dict[str, Exception] = field(default_factory=dict)
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """Return those that are not set aside."""
+        """Return the names that are not set aside."""
         return [name for name in names if name not in self.aside]
 
     def commits(self, sink: str) -> bool:
@@ -61,7 +62,7 @@ class Reach:
 
     @contextmanager
     def asking(self, sink: str) -> Iterator[None]:
-        """Ask a sink in the body; set it aside if it does not answer, or raise where all have to."""
+        """Call a sink in the body. Set it aside if it does not answer, or raise if all sinks must answer."""
         try:
             yield
         except Exception as error:
@@ -75,7 +76,7 @@ class Reach:
         return self.sets_aside and isinstance(error, ExactsinkError | OSError)
 
     def asked(self, names: Iterable[str], ask: Callable[[str], T]) -> dict[str, T]:
-        """Ask each sink that is not set aside; return the answers of those that gave one."""
+        """Call each sink that is not set aside, and return the answers."""
         found = {}
         for name in self.of(names):
             with self.asking(name):
@@ -85,9 +86,9 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a start did, by sink: the outcome of each participant of the last decision, and how many were swept.
+    """The work of a start, by sink: the outcome of each participant of the last decision, and how many were swept.
 
-    `lost` counts votes that are lost. `held_back` come after sinks that are not committed; `aside` gave no answer.
+    `lost` counts lost votes. `held_back` sinks come after sinks that are not committed; `aside` sinks did not answer.
     """
 
     lost: Mapping[str, int]

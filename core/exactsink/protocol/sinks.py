@@ -1,4 +1,4 @@
-"""A job's sinks as the coordinator sees them: a named target, its backend and the core options."""
+"""A job's sinks, as the coordinator sees them: a named target, its backend and the options of every sink."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ EXECUTOR_VARIABLE = re.compile(r"\$\{executor:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?
 
 @dataclass(frozen=True, slots=True)
 class DeferredBackend:
-    """A backend whose options still hold `${executor:NAME}`: a value that pickles without what stands behind them."""
+    """A backend whose options still hold `${executor:NAME}`. It pickles without the values of those variables."""
 
     backend: type[Backend]
     options: Mapping[str, Any] = field(repr=False)
     folder: str = ""
 
     def resolve(self, environ: Mapping[str, str]) -> Backend:
-        """Make the backend from this process's environment. Raises ConfigError for a variable that is not there."""
+        """Make the backend from this process's environment. Raises ConfigError for a missing variable."""
         options = {key: _filled(value, environ) for key, value in self.options.items()}
         return self.backend(self.backend.Options.model_validate(options, context={"folder": self.folder}))
 
@@ -54,13 +54,13 @@ def resolved(backend: Backend | DeferredBackend, environ: Mapping[str, str]) -> 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """A named target in a job: a backend plus the core options.
+    """A named target in a job: a backend plus the options of every sink.
 
-    `kind` is the backend's name in the config; `staging` this sink's folder for staged rows; `distribution` is "none",
-    a number of partitions, or "hash(columns)"; `after` names sinks that are committed before it; the two times and
-    `file_mode` are the job's (see JobContext); `epoch_column` is added to its rows. `deferred` stands in for the
-    backend where options are resolved by the tasks. `quarantine` names the sink that gets the rows which this one can't
-    hold, `quarantine_at_most` of them in an epoch.
+    `kind` is the backend's name in the config. `staging` is this sink's folder for staged rows. `distribution` is
+    "none", a number of partitions, or "hash(columns)". `after` names sinks that are committed before it. The two times
+    and `file_mode` are the job's (see JobContext). `epoch_column` is added to its rows. `deferred` replaces the backend
+    if tasks resolve its options. `quarantine` names the sink that gets the rows which this one can't hold, at most
+    `quarantine_at_most` in an epoch.
     """
 
     name: str
@@ -82,17 +82,17 @@ class Sink:
 
     @property
     def for_tasks(self) -> Backend | DeferredBackend:
-        """What travels to the tasks: without the secrets that they resolve themselves."""
+        """The backend for tasks: without the secrets that tasks resolve themselves."""
         return self.deferred or self.backend
 
 
 def quarantines(sinks: Mapping[str, Sink]) -> frozenset[str]:
-    """Return the sinks that get other sinks' bad rows: they take no rows of a frame."""
+    """Return the sinks that get other sinks' bad rows, and no rows of a frame."""
     return frozenset(sink.quarantine for sink in sinks.values() if sink.quarantine is not None)
 
 
 def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
-    """Make a sink's committer, its answers checked: for the newest claim of a journal, or for preflight without one."""
+    """Make a sink's committer, with checked answers: for a journal's newest claim, or without one for preflight."""
     log = log or Log()
     decision = log.decision
     context = JobContext(
@@ -124,7 +124,7 @@ def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:
 
 
 def check_one_frame(sinks: Mapping[str, Sink]) -> None:
-    """Refuse sinks that share one pass over one frame, and ask for two distributions of it. Raises ConfigError."""
+    """Refuse sinks that share one pass over one frame and set different distributions. Raises ConfigError."""
     asking = {name: sink.distribution for name, sink in sinks.items() if sink.distribution != "none"}
     if len(set(asking.values())) > 1:
         raise ConfigError(
@@ -134,12 +134,12 @@ def check_one_frame(sinks: Mapping[str, Sink]) -> None:
 
 
 def bound_sinks(sinks: Mapping[str, Sink]) -> tuple[BoundSink, ...]:
-    """Return what a claim keeps of a config's sinks."""
+    """Return the part of a config's sinks that a claim keeps."""
     return tuple(BoundSink(s.name, s.kind, s.backend.strategy, s.backend.target) for s in sinks.values())
 
 
 def check_identity(log: Log, mine: Identity) -> None:
-    """Refuse a journal that another job or batch run has claimed, whatever the path says. Raises LineageError."""
+    """Refuse a journal that another job or batch run has claimed, whatever its path is. Raises LineageError."""
     theirs = log.claims[-1].identity if log.claims else None
     if theirs is None or (theirs.job, theirs.run) == (mine.job, mine.run):
         return
@@ -154,16 +154,17 @@ def check_identity(log: Log, mine: Identity) -> None:
 
 
 def check_kept_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> None:
-    """Refuse a config that lacks a sink, or changed one, under which work may be in doubt. Raises ConfigError.
+    """Refuse a config that lacks or changes a sink under which work may be in doubt. Raises ConfigError.
 
-    Without its config a store can't be asked. A clean stop, or `recover`, says in the journal that there is none.
+    Without its config, nobody can query its store. A clean stop, or `recover`, records in the journal that no work is
+    in doubt.
     """
     for _, refusal in lacking_sinks(sinks, log, source_done=source_done):
         raise refusal
 
 
 def lacking_sinks(sinks: Mapping[str, Sink], log: Log, *, source_done: bool) -> Iterator[tuple[BoundSink, ConfigError]]:
-    """Yield each sink for which `check_kept_sinks` refuses a config, once for each reason, with what it says."""
+    """Yield each sink for which `check_kept_sinks` refuses a config, once for each reason, with its error."""
     mine = set(bound_sinks(sinks))
     decision = log.decision
     if decision is not None and log.decision_is_open and not source_done:

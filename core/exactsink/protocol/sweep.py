@@ -1,4 +1,4 @@
-"""Abort what is proven undecided. Abort has no other caller."""
+"""Abort work that is proven undecided. Only the sweep calls abort."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from exactsink.protocol.reach import Reach
 __all__ = ["Sweep"]
 
 _LONG_EPOCHS = 2
-"""What is in doubt after so many epochs is no more on its way: a person should look."""
+"""A participant in doubt for so many epochs is no longer in progress, so a person should look at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One driver's sweeps. It counts for how many epochs a participant is in doubt, to warn of those that stay.
+    """One driver's sweeps. It counts for how many epochs each participant is in doubt, and warns of those that stay.
 
-    `whole()` reads the driver's log back to its first claim: for what no claim in the log has begun.
+    `whole()` reads the driver's log back to its first claim, for work that no claim in the log has begun.
     """
 
     events: Events
@@ -38,11 +38,11 @@ class Sweep:
         sweep_tokens: frozenset[str] = frozenset(),
         reach: Reach | None = None,
     ) -> Mapping[str, int]:
-        """Abort what older generations left undecided in any sink; return how many, by sink.
+        """Abort the undecided work of older generations in every sink. Return how many participants, by sink.
 
-        Nothing is aborted while a sink is set aside: a journal that went back lacks decisions, and the mark that shows
-        it may be in that one. Raises LineageError on another journal's work, also where only a part is swept; an
-        operator may have `sweep_tokens` of other journals: their work goes too.
+        Nothing is aborted while a sink is set aside: an outdated journal lacks decisions, and that sink's mark might
+        prove it. Raises LineageError on another journal's work, even if only a part is swept. An operator may pass
+        `sweep_tokens` of other journals; their work is aborted as well.
         """
         reach = reach or Reach()
         if reach.part is not None and not reach.part.refs:
@@ -59,7 +59,7 @@ class Sweep:
         return {sink: count for sink, count in aborted.items() if count}
 
     def losers(self, committers: Mapping[str, Committer], log: Log, mine: Claim) -> None:
-        """Abort my own generation's losing attempts, and what a fenced driver's tasks began after my start's sweep.
+        """Abort my own generation's losing attempts, and work of a fenced driver that began after my first sweep.
 
         Only between an epoch's commit and the next epoch's tasks.
         """
@@ -83,7 +83,7 @@ class Sweep:
         return len(undecided)
 
     def _report_long(self, sink: str, left: Sequence[InDoubt]) -> None:
-        """Warn, once, of each participant that is in doubt for several epochs."""
+        """Warn, once, of each participant that has been in doubt for several epochs."""
         for gone in {key for key in self._epochs if key[0] == sink}.difference((sink, p.ref) for p in left):
             del self._epochs[gone]
         for participant in left:

@@ -1,4 +1,4 @@
-"""What tasks send back, and whether it may be decided: counts and deadlines must agree."""
+"""The tasks' votes, and whether they may be decided: counts and deadlines must agree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """What one sink's writers need in every task. `only` limits a replay to the partitions whose votes were lost."""
+    """The data that one sink's writers need in every task. `only` limits a replay to the partitions with lost votes."""
 
     ticket: bytes
     only: frozenset[int] | None = None
@@ -30,7 +30,7 @@ class SinkPlan:
 
 @dataclass(frozen=True, slots=True)
 class Judging:
-    """How tasks judge one sink's rows: by its backend's rules; so many bad ones may go to this quarantine."""
+    """How tasks judge one sink's rows: the backend's rules, the quarantine, and the most bad rows for it."""
 
     quarantine: str
     rules: bytes
@@ -39,9 +39,9 @@ class Judging:
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What every task of an epoch gets: whose it is, and each sink's ticket. Sinks not named write nothing.
+    """The plan that every task of an epoch gets: the epoch, and each sink's ticket. Sinks that it lacks write nothing.
 
-    `judged` are the sinks whose bad rows go to a quarantine; the replay of either judges again, and writes that one.
+    `judged` are the sinks with a quarantine. A replay of either judges again, and writes only that one.
     """
 
     job: str
@@ -53,7 +53,7 @@ class EpochPlan:
 
     @property
     def read(self) -> Sequence[str]:
-        """The sinks whose rows of a frame are looked at: those written, and those judged for a quarantine."""
+        """The sinks whose rows of a frame are read: those to be written, and those to be judged for a quarantine."""
         taken = {judging.quarantine for judging in self.judged.values()}
         return [name for name in dict.fromkeys((*self.sinks, *self.judged)) if name not in taken]
 
@@ -63,11 +63,11 @@ class EpochPlan:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One task's word on one sink: the rows handed to its writer as the framework counted them, and the committable.
+    """One task's vote on one sink: the rows that its writer got, as the framework counted them, and the committable.
 
-    `refusal` stands in its place when the task met an error that another try in another task can't help. `bytes` are
-    those of the rows as Arrow had them in memory: for metrics, nothing is decided by them.
-    `quarantined` counts the sink's rows that were found bad, and went to its quarantine; `reason` is the first one's.
+    `refusal` replaces the committable if the task met an error that a retry can't help. `bytes` are those of the rows
+    as Arrow had them in memory; they are for metrics, and decide nothing. `quarantined` counts the sink's bad rows,
+    which went to its quarantine; `reason` is that of the first.
     """
 
     sink: str
@@ -86,9 +86,9 @@ def sum_digests(digests: Sequence[int]) -> int:
 
 
 def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Committable, ...]]:
-    """Refuse an epoch whose votes don't agree with what was handed to the writers; give each sink's committables.
+    """Refuse an epoch whose votes don't agree with the rows that the writers got. Return each sink's committables.
 
-    Raises a task's own refusal, else Retryable: Spark replays the batch and the next claim sweeps this try.
+    Raises a task's own refusal, otherwise Retryable: Spark replays the batch, and the next claim sweeps this try.
     """
     for vote in votes:
         if vote.refusal is not None:
@@ -114,9 +114,9 @@ def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Commi
 def check_deadlines(
     committables: Mapping[str, Sequence[Committable]], margins: Mapping[str, float], now: float
 ) -> Mapping[str, float]:
-    """Refuse an epoch when the earliest deadline of a sink leaves less than its margin (seconds) to commit in.
+    """Refuse an epoch if a sink's earliest deadline leaves less time to commit than its margin (seconds).
 
-    Gives what is left (seconds), for the sinks that have deadlines.
+    Returns the seconds that are left, for the sinks with deadlines.
     """
     deadlines = {sink: [c.deadline for c in voted if c.deadline is not None] for sink, voted in committables.items()}
     left = {sink: min(known) - now for sink, known in deadlines.items() if known}
@@ -124,7 +124,7 @@ def check_deadlines(
         if seconds < margins[sink]:
             raise Retryable(
                 f"sink {sink}: {seconds:.1f} s are left to commit in",
-                why=f"its backend may drop what was prepared, and a commit may take {margins[sink]:.1f} s; "
+                why=f"its backend may drop prepared work, and a commit may take {margins[sink]:.1f} s; "
                 "the deadline is held against this driver's clock",
                 next="give the backend a longer transaction timeout, or the trigger smaller batches; "
                 "where epochs are short, set the clocks of the driver and the backend's servers right (NTP)",
@@ -133,12 +133,12 @@ def check_deadlines(
 
 
 def total(committables: Sequence[Committable]) -> tuple[int, int]:
-    """Sum up (rows, digest)."""
+    """Sum up rows and digests."""
     return sum(c.rows for c in committables), sum_digests([c.digest for c in committables])
 
 
 def same_rows(gone: Sequence[Committable], again: Sequence[Committable], *, by_partition: bool) -> bool:
-    """Hold a replay against what was lost: in all, or partition by partition when others of the sink stay."""
+    """Compare a replay with the lost votes: in total, or partition by partition if others of the sink are not lost."""
     if not by_partition:
         return total(gone) == total(again)
     old = {c.txn.partition: (c.rows, c.digest) for c in gone}

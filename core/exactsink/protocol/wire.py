@@ -1,6 +1,6 @@
-"""Votes and committables as JSON of a fixed shape: nothing that another process wrote is ever unpickled.
+"""Votes and committables as JSON of a fixed shape. Data that another process wrote is never unpickled.
 
-What is read back is checked first: which fields, of which types and ranges, and one vote for each sink.
+A value is checked before use: its fields, their types and ranges, and one vote for each sink.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _REFUSALS: Mapping[str, type[ExactsinkError]] = {
 
 
 class _Strict(BaseModel):
-    """A JSON object with these fields and no other, each of exactly its type."""
+    """A JSON object with exactly these fields, each of exactly its type."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class _Committable(_Strict):
-    """Records of earlier releases lack what has a default."""
+    """A committable. Records of earlier releases lack the fields with a default."""
 
     txn: str
     rows: NonNegativeInt
@@ -90,18 +90,18 @@ _COMMITTABLE, _VOTE = tuple(_Committable.model_fields), tuple(_Vote.model_fields
 
 
 def plain_committable(value: Committable) -> dict[str, Any]:
-    """Return a committable as JSON has it."""
+    """Return a committable as plain JSON values."""
     payload = base64.b64encode(value.payload).decode()
     return {name: getattr(value, name) for name in _COMMITTABLE} | {"txn": value.txn.id, "payload": payload}
 
 
 def committable_from(body: Any) -> Committable:
-    """Read a committable back. Raises ValueError for what is none."""
+    """Read a committable back. Raises ValueError if it is not one."""
     return _Committable.model_validate(body).made()
 
 
 def problem(error: ValueError) -> str:
-    """Return what is wrong with a value that was read, and where."""
+    """Return the problem with a value that was read, and its place."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False, include_input=False)[0]
@@ -114,7 +114,7 @@ def dump_votes(votes: list[Vote]) -> bytes:
 
 
 def load_votes(plan: EpochPlan, data: bytes) -> list[Vote]:
-    """Read one task's votes back. Raises Retryable unless they are one of each sink that had rows to write there."""
+    """Read one task's votes back. Raises Retryable unless there is one for each sink with rows to write there."""
     try:
         answer = _Answer.model_validate_json(data)
         if answer.version != _VERSION:
@@ -138,7 +138,7 @@ def _plain_vote(vote: Vote) -> dict[str, Any]:
 
 
 def _plain_refusal(error: ExactsinkError) -> dict[str, str]:
-    """Name the nearest of the contract's own errors: a plugin's own class may not be known to the driver."""
+    """Return the fields of the nearest error class of the contract: the driver may not know a plugin's own class."""
     kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _REFUSALS), Fatal.__name__)
     return {"kind": kind, "what": error.what, "why": error.why, "next": error.next}
 
@@ -148,7 +148,7 @@ def _made(read: Any) -> Any:
 
 
 def _check_whole(plan: EpochPlan, votes: list[Vote]) -> None:
-    """Refuse votes of several partitions, and an answer that lacks the vote of a sink: its rows would be dropped."""
+    """Refuse votes of several partitions, and an answer without a vote for some sink, whose rows would be dropped."""
     if any(vote.refusal is not None for vote in votes):
         return
     partitions = {vote.partition for vote in votes}
@@ -157,4 +157,4 @@ def _check_whole(plan: EpochPlan, votes: list[Vote]) -> None:
     ]
     if len(partitions) > 1 or sorted(vote.sink for vote in votes) != sorted(wanted):
         found = ", ".join(f"{vote.sink!r:.80}" for vote in votes[:10]) or "none"
-        raise ValueError(f"one vote for each of {', '.join(wanted) or 'no sink'} was to come, and these came: {found}")
+        raise ValueError(f"one vote for each of {', '.join(wanted) or 'no sink'} was expected, and these came: {found}")

@@ -1,10 +1,11 @@
 """Test a backend under faults, without Spark: real processes, real kill -9, the real coordinator.
 
-The conformance kit plays every scenario on a plugin's own target: a `ConformanceTarget` says how to reach it, and a
-test class that inherits from `ConformanceSuite` (it needs pytest), or `exactsink conformance NAME`, does the rest.
+The conformance kit plays every scenario on a plugin's own target. A `ConformanceTarget` says how to reach the target.
+Then a test class that inherits from `ConformanceSuite` (it needs pytest), or `exactsink conformance NAME`, runs the
+kit.
 
-Beneath it, `run_scenario` plays driver runs over a script of batches, each driver run with a fault or without, and
-hands back a report of the result of each driver run.
+`run_scenario` is the layer below. It plays driver runs over a script of batches, each with a fault or without, and
+reports the result of each run.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the pytest class only when it is asked for: nothing else here needs pytest."""
+    """Import the pytest class only when a caller uses it, because nothing else here needs pytest."""
     if name == "ConformanceSuite":
         from exactsink.testing.suite import ConformanceSuite
 

@@ -1,4 +1,4 @@
-"""A scenario as the kit knows it: its name, what it proves, how it is played, and which capabilities it needs."""
+"""A scenario of the kit: its name, its promise, the function that plays it, and the capabilities that it needs."""
 
 from __future__ import annotations
 
@@ -42,14 +42,12 @@ CAPABILITIES: Mapping[Capability, str] = {
     "validates_rows": "its traits say that it can't judge rows without writing them (validates_rows)",
     "unfit": "the target gives no unfit()",
 }
-"""What a scenario may need, and why it is skipped where that is not there. Nothing else skips one."""
+"""The capabilities that a scenario may need, each with the reason for a skip. There is no other reason for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """`promise` says what holds when it passes; `play` raises Broken when it does not. `failure` is what happens to
-    people that it stands for.
-    """
+    """`promise` holds if the scenario passes; `play` raises Broken if not. `failure` is the incident behind it."""
 
     name: str
     promise: str
@@ -59,7 +57,7 @@ class Scenario:
 
 
 def lacking(scenario: Scenario, backend: Backend, target: ConformanceTarget) -> str:
-    """Return which capability the scenario needs and the target lacks; empty when it can be played."""
+    """Return the first capability that the scenario needs and the target lacks; empty if it can be played."""
     traits = backend.traits
     for need in scenario.needs:
         if need in HOOKS:

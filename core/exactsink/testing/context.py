@@ -1,4 +1,4 @@
-"""A scenario's context: one target, the jobs that are played on it, the faults that must fire, and what readers see."""
+"""A scenario's context: one target, its jobs, the faults that must fire, and the rows that readers see."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Broken(Exception):
 
 
 class Context:
-    """Made in a scenario's own process, which has no threads: every call on the backend goes into a fork of it."""
+    """Made in a scenario's own process, which has no threads. Every call on the backend runs in a fork of it."""
 
     def __init__(self, target: ConformanceTarget, folder: Path) -> None:
         self.target = target
@@ -42,11 +42,11 @@ class Context:
         self._numbers = itertools.count()
 
     def job(self, name: str = JOB) -> str:
-        """Return the full name of a job of this scenario."""
+        """Return the full name of one of this scenario's jobs."""
         return self.target.job_prefix(self.place) + name
 
     def rows(self, *counts: Sequence[int], first: int = 0) -> list[list[pa.Table]]:
-        """Make batches of rows as the writer gets them: `counts` are the rows of each partition, batch by batch."""
+        """Make batches of rows in the writer's shape. `counts` are the rows of each partition, batch by batch."""
         raw, start = [], first
         for partitions in counts:
             bounds = list(itertools.accumulate(partitions, initial=start))
@@ -69,12 +69,12 @@ class Context:
     def session(
         self, generation: int, token: str, job: str | None = None, sink: str = SINK, lineage: str = ""
     ) -> Session:
-        """Return a manual session on the target; `lineage` is a journal's name, by default one of this token's own."""
+        """Return a manual session on the target. `lineage` names a journal; by default it is made from the token."""
         ctx = JobContext(job or self.job(), sink, self.target.staging(self.place), generation, lineage or token)
         return Session(self.backend, ctx, token)
 
     def play(self, script: Script, *faults: Fault) -> None:
-        """Play a driver run for each fault, wake what stalls, then whole driver runs: all is to be well then."""
+        """Play one driver run per fault, wake the stalled ones, then play whole driver runs, which must succeed."""
         report = run_scenario(script, faults)
         self.faults += [str(fault) for fault, fired in zip(faults, report.fired, strict=True) if fired]
         if report.problems:
@@ -87,7 +87,7 @@ class Context:
         self.faults.append(str(fault))
 
     def stopped(self, script: Script, *faults: Fault) -> int:
-        """Play a driver run until the last of its faults, all of which fire, stops it; return the process."""
+        """Play a driver run until the last of its faults, all of which must fire, stops it. Return its process id."""
         triggers = self._triggers(script, faults)
         pid = start(lambda: run_driver(script, FaultTriggers(triggers)))
         self.stops(pid, str(faults[-1]))
@@ -104,30 +104,30 @@ class Context:
             raise Broken(f"{what} never fired: the driver run ended {code}")
 
     def woken(self, pid: int) -> None:
-        """Let a stopped driver go on to its end: it finds that it is fenced, or starts again and finishes the job."""
+        """Wake a stopped driver and wait for its end: it is fenced, or it starts again and finishes the job."""
         wake(pid)
         code = ended(pid)
         if code not in (0, Fenced.exit_code):
             raise Broken(f"a driver that was woken ended {code}")
 
     def start(self, script: Script, *faults: Fault) -> int:
-        """Start a driver run, with faults or without; give the process."""
+        """Start a driver run, with faults or without. Return its process id."""
         triggers = self._triggers(script, faults)
         return start(lambda: run_driver(script, FaultTriggers(triggers)))
 
     def interrupted(self, script: Script, interruption: Interruption, *faults: Fault) -> int:
-        """Start a driver run whose calls are interrupted, and which may die of a fault; give the process."""
+        """Start a driver run whose calls are interrupted, and which may die of a fault. Return its process id."""
         return self.start(self.through(script, Interrupted(self.backend, interruption)), *faults)
 
     def ends(self, pid: int, code: int, who: str) -> None:
-        """Wait for a driver run's end, which is to be this one."""
+        """Wait for the end of a driver run. Raises Broken unless it ends with this code."""
         found = ended(pid)
         if found != code:
             bug = ", a programming mistake" if found == EXIT_BUG else ""
             raise Broken(f"{who} ended {found}{bug}; it was to end {code}")
 
     def whole(self, script: Script, code: int = 0) -> None:
-        """Play a driver run without a fault; it ends with this exit code."""
+        """Play a driver run without a fault. It must end with this exit code."""
         self.ends(self.start(script), code, "a driver run without a fault")
 
     def decided(self, script: Script) -> tuple[Committable, ...]:
@@ -136,15 +136,18 @@ class Context:
         return () if decision is None else tuple(decision.committables(SINK))
 
     def read(self) -> Counter[int]:
-        """Read the target, in a process of its own."""
+        """Read the target in a separate process."""
         return ask(lambda: self.target.applied(self.place))
 
     def check_rows(self, *expected: Iterable[int]) -> None:
-        """Hold the target against these ids, each once; a sink that shows rows early may repeat, never lose, one."""
+        """Check that the target has each of these ids once.
+
+        A sink that shows rows early may repeat an id, but never lose it.
+        """
         self.check_read(self.read(), *expected)
 
     def check_rows_behind(self, *expected: Iterable[int]) -> None:
-        """Hold the target against these ids while others are undecided: readers that wait at those may see fewer."""
+        """Check the ids while other rows are undecided: readers that wait at undecided rows may see fewer."""
         found = self.read()
         waiting = self.target.holds_readers
         self.check_read(found, *([row for row in ids if not waiting or row in found] for ids in expected))

@@ -1,6 +1,7 @@
-"""One driver run without Spark: the real coordinator in a process of its own, every participant in another.
+"""One driver run without Spark: the real coordinator in one process, and every participant in another.
 
-Plays Spark's part: plans batches, retries a participant that died, replaces one that stalls, records finished batches.
+It does Spark's part: it plans batches, retries a participant that died, replaces one that stalled, and records finished
+batches.
 """
 
 from __future__ import annotations
@@ -39,15 +40,16 @@ _CALLS = {
     "its target holds": "look at the backend: `mark()` does not show what `commit()` did, or is not kept",
     "begun under a claim": "look at the backend: `in_doubt()` lists what another job, sink or journal has begun",
 }
-"""The backend's calls that an error means here, by its words."""
+"""The backend's call to look at, by a fragment of the error's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A job to play: `batches[n][p]` is the table of batch n, partition p; every sink gets every row, and of it its
-    `columns`. Participants hand them on in pieces of `chunk` rows.
+    """A job to play. `batches[n][p]` is the table of batch n, partition p. Every sink gets every row, with its
+    `columns`.
 
-    `folder` holds the journal, the source's own log and what the faults leave behind.
+    Participants hand rows on in pieces of `chunk` rows. `folder` holds the journal, the source's own log, and the files
+    that faults leave.
     """
 
     job: str
@@ -84,7 +86,7 @@ class Script:
 
 
 def run_driver(script: Script, trigger: Trigger | None) -> int:
-    """Run the job to its end in this process, restarting on Retryable; give an exit code as the command line does."""
+    """Run the job to its end in this process, restarting on Retryable. Return an exit code like the command line's."""
     for _ in range(_RESTARTS + 1):
         try:
             _query(script, trigger)
@@ -99,7 +101,10 @@ def run_driver(script: Script, trigger: Trigger | None) -> int:
 
 
 def _to_author(error: ExactsinkError) -> str:
-    """Return an error with the call to look at: nobody has restored anything here, as its next step assumes."""
+    """Return an error with the call to look at.
+
+    Its own next step is wrong here, because nobody has restored anything.
+    """
     calls = next((calls for words, calls in _CALLS.items() if words in error.what), "")
     return str(error).replace(error.next, calls) if calls and error.next else str(error)
 
@@ -126,7 +131,7 @@ def _previous(number: int) -> str:
 
 
 class _Tasks:
-    """Runs participants as forked processes."""
+    """Run participants as forked processes."""
 
     def __init__(self, script: Script, trigger: Trigger | None) -> None:
         self._script = script
@@ -140,7 +145,7 @@ class _Tasks:
         return write
 
     def _task(self, plan: EpochPlan, partition: int, table: pa.Table) -> Sequence[Vote]:
-        """Run one task; a participant that dies or stalls is followed by another attempt."""
+        """Run one task. If a participant dies or stalls, another attempt follows."""
         for _ in range(_TASK_ATTEMPTS):
             self._attempt += 1
             votes = self._participant(plan, partition, self._attempt, table)
@@ -157,7 +162,7 @@ class _Tasks:
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             _, status = os.waitpid(child, os.WUNTRACED)
-            if os.WIFSTOPPED(status):  # it may be woken later, and prepare late
+            if os.WIFSTOPPED(status):  # it may be woken later, and prepare then
                 with open(self._script.folder / "stalled", "a") as stalled:
                     stalled.write(f"{child}\n")
                 return None
@@ -166,9 +171,10 @@ class _Tasks:
             return load_votes(plan, pipe.read())
 
     def _vote(self, plan: EpochPlan, partition: int, attempt: int, table: pa.Table, writing: int) -> None:
-        """Be the participant: write, vote, send the votes, and end without any cleanup.
+        """Run the participant: write, vote, send the votes, and end without a cleanup.
 
-        What the driver's clients left is not collected here: a library may wait for a thread that only the driver has.
+        It does not collect the objects of the driver's clients, because a library may wait for a thread that only the
+        driver has.
         """
         gc.freeze()
         code = 1
@@ -185,7 +191,7 @@ class _Tasks:
             code = 0
         except ExactsinkError as error:
             print(f"participant {os.getpid()} failed: {error}", flush=True)
-        except BaseException:  # a programming mistake in a writer, say: it ends the process all the same
+        except BaseException:  # even a programming mistake in a writer must end the process
             traceback.print_exc()
         finally:
             os._exit(code)
@@ -197,7 +203,7 @@ def _rows(batch: pa.RecordBatch, plan: EpochPlan, sinks: Mapping[str, Sink]) -> 
 
 
 def hashed(batch: pa.RecordBatch) -> pa.Array:
-    """Hash each row to 64 bits, as the JVM does for Spark."""
+    """Hash each row to 64 bits, like the JVM in a Spark job."""
     hashes = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in batch.to_pylist()]
     return pa.array([int.from_bytes(h, "big", signed=True) for h in hashes], pa.int64())
 
@@ -207,9 +213,9 @@ def _columns(batch: pa.RecordBatch, sink: Sink) -> pa.RecordBatch:
 
 
 def _one_by_one(calls: Sequence[Callable[[], SinkCommit]]) -> Sequence[SinkCommit]:
-    """Commit sinks in turn: a driver that stalls at one sink's point then holds no lock of another's."""
+    """Commit one sink after the other, so that a driver that stalls at one sink's point holds no lock of another."""
     return [call() for call in calls]
 
 
 def _no_pause(attempt: int) -> None:
-    """Don't wait: every answer here is final."""
+    """Don't wait, because every answer here is final."""

@@ -1,4 +1,4 @@
-"""Faults at named protocol points: a process kills or stops itself there, and leaves a mark that it did."""
+"""Faults at named protocol points: a process kills or stops itself there, and leaves a file that proves it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Fault", "FaultTrigger", "FaultTriggers", "Trigger"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Kill (SIGKILL) or stall (SIGSTOP) the process that first reaches a point's edge, in an epoch if one is given.
+    """Kill (SIGKILL) or stall (SIGSTOP) the first process that reaches a point's edge, optionally in one epoch.
 
-    `write` and `pre_commit` are reached by participants, all other points by the driver.
+    Participants reach `write` and `pre_commit`; the driver reaches all other points.
     """
 
     point: str
@@ -39,12 +39,12 @@ class Trigger(Protocol):
         ...
 
     def probe(self, point: str, edge: str, epoch: int | None) -> None:
-        """Receive a point that a participant reached."""
+        """Receive a point that a participant has reached."""
         ...
 
 
 class FaultTrigger:
-    """Fires one fault once, over all processes that share its mark file. Receives events, and participants' probes."""
+    """Fire one fault once, across all processes that share its mark file. Receives events, and participants' probes."""
 
     def __init__(self, fault: Fault, mark: Path) -> None:
         self._fault = fault
@@ -59,7 +59,7 @@ class FaultTrigger:
             self.probe(event.name, event.edge, event.epoch)
 
     def probe(self, point: str, edge: str, epoch: int | None) -> None:
-        """Fire if this is the place."""
+        """Fire if this is the fault's point."""
         fault = self._fault
         if (point, edge) != (fault.point, fault.edge) or fault.epoch not in (None, epoch):
             return
@@ -67,12 +67,12 @@ class FaultTrigger:
             os.close(os.open(self._mark, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
-        # To this thread: of a process with several, another might take the signal, and this one run on for a moment.
+        # Sent to this thread: in a process with several, another thread might take the signal, and this one run on.
         signal.pthread_kill(threading.get_ident(), signal.SIGKILL if fault.action == "kill" else signal.SIGSTOP)
 
 
 class FaultTriggers:
-    """Fires several faults in one driver run, each once."""
+    """Fire several faults in one driver run, each once."""
 
     def __init__(self, triggers: Sequence[FaultTrigger]) -> None:
         self._triggers = tuple(triggers)

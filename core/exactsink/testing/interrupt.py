@@ -1,4 +1,4 @@
-"""Faults inside a committer's call: killed or stopped at a moment that is counted, or its answer lost."""
+"""Faults inside a committer's call: kill or stop the process at a counted moment, or lose the answer."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _INSIDE = frozenset({"builtins", "sys", "itertools", "_functools", "_operator", 
 class Interruption:
     """Kill (SIGKILL) or stall (SIGSTOP) the process inside its calls of `commit`, `abort` or `assess`.
 
-    `moments` says at which moment of the n-th call (from 0); a call that it does not name is left alone. A moment is
-    the return of any Python function, or of a C function that may have an effect outside; a call that ends
-    earlier is interrupted at its very end, before the caller has the answer. `folder` gets a mark for each that
-    fired, and with "count" as action the number of moments of each call.
+    `moments` maps the n-th call (from 0) to a moment in it; other calls are left alone. A moment is the return of a
+    Python function, or of a C function that may have an effect outside the process. A call with fewer moments is
+    interrupted at its very end, before the caller has the answer. `folder` gets a mark for each interruption that fired
+    and, with the action "count", the number of moments of each call.
     """
 
     call: Literal["commit", "abort", "assess"]
@@ -40,7 +40,7 @@ class Interruption:
         return self.folder / f"{self.call}-{number}.{self.action}"
 
     def run(self, number: int, real: Callable[[], _Result]) -> _Result:
-        """Make the call, and interrupt it where that is due."""
+        """Make the call, and interrupt it if `moments` names it."""
         counting = self.action == "count"
         if not counting and (number not in self.moments or self.mark(number).exists()):
             return real()
@@ -72,7 +72,7 @@ class Interrupted(WrappedBackend):
 
 
 class AnswerLost(WrappedBackend):
-    """A backend whose committers do what they are asked to, and then lose the answer, once for every epoch."""
+    """A backend whose committers do their work, and then lose the answer, once for every epoch."""
 
     def __init__(self, real: Backend, folder: Path) -> None:
         super().__init__(real)
@@ -122,7 +122,7 @@ class _AnswerLostCommitter(WrappedCommitter):
 
 
 class _Counter:
-    """A profile function that counts moments, and fires at one of them."""
+    """A profile function that counts moments, and interrupts at one of them."""
 
     def __init__(self, at: int | None, fire: Callable[[], None]) -> None:
         self.seen = 0
@@ -139,7 +139,7 @@ class _Counter:
 
 
 def _leaves_python(function: Any) -> bool:
-    """Return whether a C function may have an effect outside: it is no method of a builtin type, and no builtin."""
+    """Return whether a C function may have an effect outside: it is not a builtin, nor a method of a builtin type."""
     owner = getattr(function, "__self__", None)
     place = function.__module__ or type(owner).__module__
     return place not in _INSIDE

@@ -1,4 +1,4 @@
-"""The kit's own quarantine: a file of JSON that is replaced in one step, with its marker."""
+"""The kit's own quarantine: a JSON file that is replaced, together with its marker, in one step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class KeptRowsOptions(BackendOptions):
 
 
 class KeptRows(StagedBackend):
-    """Rows that any process can read back. A value that pickles."""
+    """Rows that any process can read back. It pickles."""
 
     Options = KeptRowsOptions
     options: KeptRowsOptions
@@ -51,7 +51,7 @@ class _KeptApplier(Applier):
         return ()
 
     def open_epoch(self, schema: pa.Schema) -> None:
-        """Need nothing."""
+        """Do nothing: the file needs no preparation."""
 
     def last_applied(self, job: str, sink: str) -> Marker | None:
         stored = _read(self._path)["marker"]
@@ -72,7 +72,7 @@ class _KeptApplier(Applier):
         return True
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing: no resource is open."""
 
     def _replace(self, marker: Marker, more: list[dict[str, Any]]) -> None:
         stored = asdict(replace(marker, expected="any"))

@@ -1,4 +1,4 @@
-"""Processes of a scenario: forked ones, from a process without threads, and fresh ones that share no memory with it."""
+"""Processes of a scenario: forks of a process without threads, and fresh interpreters that share no memory with it."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ __all__ = [
 ]
 
 KILLED = -signal.SIGKILL
-"""How a process ends that was killed, in `ended`'s words."""
+"""The value of `ended` for a killed process."""
 
 _TRIES = 50
 _Answer = TypeVar("_Answer")
 
 
 def start(work: Callable[[], int]) -> int:
-    """Fork a process that ends with `work`'s exit code, or EXIT_BUG for an exception; give its id."""
+    """Fork a process that ends with `work`'s exit code, or with EXIT_BUG for an exception. Return its id."""
     pid = os.fork()
     if pid == 0:
         code = EXIT_BUG
         try:
             code = work()
-        except BaseException:  # a bug ends the process, and shows in its exit code
+        except BaseException:  # a bug ends the process, and its exit code shows it
             traceback.print_exc()
         finally:
             sys.stdout.flush()
@@ -54,7 +54,10 @@ def start(work: Callable[[], int]) -> int:
 
 
 def at_once(*works: Callable[[], None]) -> list[int]:
-    """Do these in processes that begin at one moment, each again while it raises Retryable; return their exit codes."""
+    """Run these in processes that begin at one moment, each again while it raises Retryable.
+
+    Return their exit codes.
+    """
     waiting, opened = os.pipe()
 
     def begin(work: Callable[[], None]) -> int:
@@ -63,36 +66,36 @@ def at_once(*works: Callable[[], None]) -> list[int]:
         for _ in range(_TRIES):
             try:
                 work()
-            except Retryable:  # another one is at it
+            except Retryable:  # another process is at it
                 continue
             return 0
         return 1
 
     pids = [start(partial(begin, work)) for work in works]
     os.close(waiting)
-    os.close(opened)  # the condition: the pipe has no writer any more
+    os.close(opened)  # the processes start now, because the pipe has no writer left
     return [ended(pid) for pid in pids]
 
 
 def ended(pid: int) -> int:
-    """Wait for a child's end and give its exit code, a signal as its negative number."""
+    """Wait for a child's end. Return its exit code, or its signal as a negative number."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def stopped_or_ended(pid: int) -> int | None:
-    """Wait until a child is stopped, then None, or has ended, then its exit code."""
+    """Wait until a child is stopped or has ended. Return None if it is stopped, otherwise its exit code."""
     status = os.waitpid(pid, os.WUNTRACED)[1]
     return None if os.WIFSTOPPED(status) else os.waitstatus_to_exitcode(status)
 
 
 def wake(pid: int) -> None:
-    """Let a stopped process go on; it may be gone."""
+    """Wake a stopped process, which may have ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
 def wait_gone(pid: int) -> None:
-    """Wait for the end of a process that may be somebody else's child."""
+    """Wait for the end of a process that may be another process's child."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         try:
@@ -102,7 +105,7 @@ def wait_gone(pid: int) -> None:
 
 
 def ask(work: Callable[[], _Answer]) -> _Answer:
-    """Do `work` in a forked process and give what it gives; raise what it raises. Its connections end with it."""
+    """Call `work` in a forked process, and return or raise its result. Its connections end with the process."""
     reading, writing = os.pipe()
 
     def answer() -> int:
@@ -117,18 +120,18 @@ def ask(work: Callable[[], _Answer]) -> _Answer:
         data = pipe.read()
     code = ended(pid)
     if not data:
-        raise RuntimeError(f"a process that was asked ended {code} without an answer")
+        raise RuntimeError(f"a forked process ended {code} without an answer")
     return _unpacked(data)  # type: ignore[no-any-return]
 
 
 def ask_fresh_process(work: Callable[[], _Answer]) -> _Answer:
-    """Do `work`, which must pickle, in a fresh interpreter: what it needs is in the pickle, or it is not there."""
+    """Call `work`, which must pickle, in a fresh interpreter, which has only the objects in the pickle."""
     with FreshProcess(work) as process:
         return process.answer()
 
 
 class FreshProcess(AbstractContextManager["FreshProcess[_Answer]"], Generic[_Answer]):
-    """A fresh interpreter at `work`, which must pickle. At the end of the `with` it is gone, and all that it forked."""
+    """A fresh interpreter that runs `work`, which must pickle. The `with` block ends it, and all its forks."""
 
     def __init__(self, work: Callable[[], _Answer]) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -140,7 +143,7 @@ class FreshProcess(AbstractContextManager["FreshProcess[_Answer]"], Generic[_Ans
             asked.write(pickle.dumps(sys.path) + pickle.dumps((work, str(self._place))))
 
     def answer(self) -> _Answer:
-        """Wait for what `work` gives; raise what it raises."""
+        """Wait for the result of `work`, and return or raise it."""
         code = self._popen.wait()
         if not self._place.exists():
             raise RuntimeError(f"a fresh interpreter ended {code} without an answer")
@@ -154,7 +157,7 @@ class FreshProcess(AbstractContextManager["FreshProcess[_Answer]"], Generic[_Ans
 
 
 def answer_in_fresh_process(asked: Any) -> None:
-    """Be the fresh interpreter: read the work from a stream, do it, leave the answer."""
+    """Run the fresh interpreter: read `work` from a stream, call it, write the answer."""
     sys.path[:] = pickle.load(asked)
     work, place = pickle.load(asked)
     Path(place).write_bytes(_answered(work))
@@ -168,7 +171,7 @@ def _answered(work: Callable[[], object]) -> bytes:
         try:
             data = pickle.dumps((False, error))
             pickle.loads(data)
-        except Exception:  # somebody's exception that does not pickle
+        except Exception:  # an exception that does not pickle
             data = pickle.dumps((False, RuntimeError(repr(error))))
         return data
 

@@ -1,7 +1,7 @@
-"""Record what today's release prepares, so that later releases can prove that they still commit it.
+"""Record the work that today's release prepares, so that later releases can prove that they still commit it.
 
-An author calls `record` once for each format of a payload, keeps the texts in a file beside the target's module, as
-`{name: [recording, ...]}`, and gives `recorded(file, name, folder)` in `previous`.
+An author calls `record` once for each format of a payload, and keeps the texts in a file beside the target's module, as
+`{name: [recording, ...]}`. `previous` then returns `recorded(file, name, folder)`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TOKEN = "5eed5eed5eed"
 
 
 def record(target: ConformanceTarget, folder: Path) -> str:
-    """Prepare two participants of three rows, and give them as JSON: their committables, and the files they made.
+    """Prepare two participants of three rows, and return as JSON their committables and the files that they made.
 
-    For targets whose prepared work is files below the target's folder or in staging; a server's author keeps
-    statements instead. `folder` is empty. Forks: call it from a plain script, which has no threads.
+    Use it if the prepared work is files below the target's folder or in staging; for a server, keep statements instead.
+    `folder` is empty. It forks: call it from a plain script, which has no threads.
     """
     context = Context(target, folder)
     session = context.session(1, _TOKEN)
@@ -41,13 +41,13 @@ def record(target: ConformanceTarget, folder: Path) -> str:
 
 
 def recorded(path: Path, name: str, folder: Path) -> list[Committable]:
-    """Put what a file of recordings holds for one target below its folder, and give the committables."""
+    """Copy one target's recorded files below its folder, and return the recorded committables."""
     recordings = json.loads(path.read_text())[name]
     return [committable for recording in recordings for committable in _replay(recording, folder)]
 
 
 def _replay(body: Mapping[str, Any], folder: Path) -> list[Committable]:
-    """Put the recorded files below a target's folder."""
+    """Copy the recorded files below a target's folder."""
     for name, data in body["files"].items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

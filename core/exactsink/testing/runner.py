@@ -1,4 +1,4 @@
-"""Plays scenarios, each in a process without threads that ends, with all it started, when the scenario does."""
+"""Play scenarios, each in a process without threads. When the scenario ends, all processes that it started end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a scenario. `why` says what is wrong, or which capability is missing; `faults` names what fired."""
+    """The result of a scenario.
+
+    `why` is the problem, or the missing capability; `faults` names the faults that fired.
+    """
 
     scenario: str
     outcome: Literal["passed", "failed", "skipped"]
@@ -55,9 +58,9 @@ class Result:
 
 
 class Runner:
-    """A process of its own, without threads, from which scenarios are forked. To be closed.
+    """A separate process without threads, from which scenarios are forked. Close it.
 
-    `limit_seconds` is what a scenario may take until it fails as hanging.
+    `limit_seconds` is the time after which a scenario fails as hanging.
     """
 
     def __init__(self, limit_seconds: float = 300) -> None:
@@ -69,7 +72,7 @@ class Runner:
         theirs.close()
 
     def play(self, scenario: str, target: ConformanceTarget, folder: Path) -> Result:
-        """Play a scenario on a target of its own in `folder`, an empty one. Raises KeyError for an unknown name."""
+        """Play a scenario on its own target in `folder`, which is empty. Raises KeyError for an unknown name."""
         SCENARIOS[scenario]
         self._pipe.send((scenario, target, folder, self._limit))
         result: Result = self._pipe.recv()
@@ -83,14 +86,16 @@ class Runner:
 
 def _serve(pipe: Connection) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    pa.array([0])  # it imports pandas where there is one: here once, not in every fork
+    pa.array([0])  # it imports pandas, if installed: once here, not in every fork
     with suppress(EOFError, KeyboardInterrupt):
         while True:
             pipe.send(_play(*pipe.recv()))
 
 
 def _play(name: str, target: ConformanceTarget, folder: Path, limit: float) -> Result:
-    """Fork the scenario's process, wait for its end, and kill whatever it leaves: stalled drivers, participants."""
+    """Fork the scenario's process, wait for its end, and kill the processes that it leaves: stalled drivers,
+    participants.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     pid = start(lambda: _perform(SCENARIOS[name], target, folder))
@@ -102,7 +107,7 @@ def _play(name: str, target: ConformanceTarget, folder: Path, limit: float) -> R
     with suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     code = ended(pid)
-    with suppress(ChildProcessError):  # its orphans are this process's children now: none is left when this ends
+    with suppress(ChildProcessError):  # its orphans are now this process's children, and none survives this loop
         while True:
             os.waitpid(-pid, 0)
     seconds = round(time.monotonic() - began, 2)
@@ -117,7 +122,7 @@ def _play(name: str, target: ConformanceTarget, folder: Path, limit: float) -> R
 
 
 def _perform(scenario: Scenario, target: ConformanceTarget, folder: Path) -> int:
-    """Be the scenario's process: a group of its own, its output in a log."""
+    """Run the scenario's process, in its own process group, with its output in a log."""
     with suppress(PermissionError):
         os.setpgid(0, 0)
     with open(folder / "log", "ab") as log:

@@ -1,4 +1,4 @@
-"""Play driver runs: some die, some stall and wake when their successor is done, the last is whole."""
+"""Play driver runs: some die, some stall and wake once their successor is done, and the last ones have no fault."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["ScenarioReport", "in_doubt", "run_scenario"]
 
 @dataclass(frozen=True, slots=True)
 class ScenarioReport:
-    """The result of a scenario. `problems` is empty when the framework's part of the promise held.
+    """The result of a scenario. `problems` is empty if the framework kept its part of the promise.
 
-    `exits` are the driver runs' exit codes in the order of their starts, a signal as its negative number; `in_doubt`
-    counts the participants that a sink still holds at the end.
+    `exits` are the exit codes of the driver runs in the order of their starts, a signal as a negative number.
+    `in_doubt` counts the participants that each sink still holds at the end.
     """
 
     fired: Sequence[bool]
@@ -30,9 +30,10 @@ class ScenarioReport:
 
 
 def run_scenario(script: Script, faults: Sequence[Fault]) -> ScenarioReport:
-    """Play a driver run per fault, wake what stalls, then two runs without a fault. Forks: call it unthreaded.
+    """Play one driver run per fault, wake the stalled ones, then play two runs without a fault. It forks: use no
+    threads.
 
-    A fault that never fired is a problem, and so is a driver run that ended otherwise than its fault explains.
+    A fault that never fired is a problem, and so is a driver run whose exit code its fault does not explain.
     """
     exits: list[int] = []
     problems: list[str] = []
@@ -90,7 +91,7 @@ def _stalled_participants(script: Script) -> Sequence[int]:
 
 
 def in_doubt(script: Script) -> Mapping[str, int]:
-    """Count the participants that each sink of a job holds, committed or aborted by nobody yet."""
+    """Count the participants that each sink of a job holds neither committed nor aborted."""
     held = {}
     for name, sink in script.sinks.items():
         committer = committer_of(sink, script.job)

@@ -1,4 +1,4 @@
-"""A manual session: a backend's contract driven call by call, as one claim of one job and sink, without a driver."""
+"""A manual session: it drives a backend's contract call by call, as one claim of one job and sink, without a driver."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _CHUNK_ROWS = 50
 
 
 def run_here(call: Callable[[], _Answer]) -> _Answer:
-    """Make the call in this process."""
+    """Call it in this process."""
     return call()
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One claim of one job and sink. Each call makes a committer or a writer of its own, and closes it.
+    """One claim of one job and sink. Each call makes a new committer or writer, and closes it.
 
-    A value that pickles, and so do its bound methods: a test makes its calls in any process. `token` is the claim's,
-    its generation is the context's.
+    It pickles, and so do its bound methods, so a test can make its calls in any process. `token` is the claim's; its
+    generation is in the context.
     """
 
     backend: Backend
@@ -51,7 +51,7 @@ class Session:
     token: str
 
     def txn(self, epoch: int, partition: int, attempt: int | None = None) -> Txn:
-        """Name a participant; its attempt is partition + 1 unless it is given."""
+        """Name a participant. By default its attempt is partition + 1."""
         ctx = self.ctx
         attempt = partition + 1 if attempt is None else attempt
         return Txn(ctx.job, epoch, ctx.sink, ctx.generation, self.token, partition, attempt)
@@ -61,13 +61,13 @@ class Session:
         return self.with_committer(lambda committer: committer.open_epoch(epoch, schema, participants))
 
     def writer(self, epoch: int, partition: int, schema: pa.Schema, ticket: bytes) -> Writer:
-        """Open a participant's writer; the caller ends it."""
+        """Open a participant's writer, which the caller ends."""
         return self.backend.writer(self.txn(epoch, partition), schema, ticket)
 
     def write(
         self, epoch: int, partition: int, ticket: bytes, rows: pa.Table, attempt: int | None = None
     ) -> Committable:
-        """Write one partition as a task does, in pieces, and return its committable. Raises the task's refusal."""
+        """Write one partition as a task does, in pieces, and return its committable. Raises the task's error."""
         ctx, txn = self.ctx, self.txn(epoch, partition, attempt)
         plan = EpochPlan(ctx.job, epoch, ctx.generation, self.token, {ctx.sink: SinkPlan(ticket, None)})
         batches = [{ctx.sink: (batch, hashed(batch))} for batch in rows.to_batches(max_chunksize=_CHUNK_ROWS)]
@@ -77,12 +77,12 @@ class Session:
     def prepare(
         self, epoch: int, partitions: Sequence[pa.Table], run: Callable[[Callable[[], Any]], Any] = run_here
     ) -> list[Committable]:
-        """Open an epoch, then write and pre-commit each partition; `run` makes each call, often in another process."""
+        """Open an epoch, then write and pre-commit each partition. `run` makes each call, often in another process."""
         ticket: bytes = run(partial(self.open, epoch, partitions[0].schema))
         return [run(partial(self.write, epoch, number, ticket, rows)) for number, rows in enumerate(partitions)]
 
     def check_votes(self, epoch: int, schema: pa.Schema, committables: Sequence[Committable]) -> None:
-        """Let the committer that has opened the epoch refuse votes that can't be committed together."""
+        """Let a committer that has opened the epoch refuse votes that can't be committed together."""
 
         def call(committer: Committer) -> None:
             committer.open_epoch(epoch, schema, None)
@@ -91,7 +91,7 @@ class Session:
         self.with_committer(call)
 
     def commit(self, epoch: int, committables: Sequence[Committable], times: int = 1) -> list[Outcome]:
-        """Commit with one committer, a number of times, and return the last outcomes."""
+        """Commit so many times with one committer, and return the last outcomes."""
         return self.with_committer(lambda c: [list(c.commit(epoch, committables)) for _ in range(times)])[-1]
 
     def mark(self) -> Mark | None:
@@ -103,11 +103,11 @@ class Session:
         return self.with_committer(lambda committer: committer.put_birth())
 
     def trim_marks(self) -> None:
-        """Delete what the mark needs no more."""
+        """Delete old marks."""
         self.with_committer(lambda committer: committer.trim_marks())
 
     def commit_marked(self, epoch: int, committables: Sequence[Committable]) -> list[Outcome]:
-        """Commit as the core does: with a committer that has read the mark before."""
+        """Commit as exactsink does: with a committer that has read the mark first."""
 
         def call(committer: Committer) -> list[Outcome]:
             committer.mark()
@@ -116,29 +116,29 @@ class Session:
         return self.with_committer(call)
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> list[Standing]:
-        """Return how an epoch's committables stand, as an operator's command asks."""
+        """Return the state of an epoch's committables, as an operator's command does."""
         return self.with_committer(lambda committer: self.assessed_by(committer, epoch, committables))
 
     def assessed_by(self, committer: Committer, epoch: int, committables: Sequence[Committable]) -> list[Standing]:
-        """Return how they stand; the mark is read first, where there is one."""
+        """Return the state of an epoch's committables. If the target keeps marks, the mark is read first."""
         if self.backend.traits.marks:
             committer.mark()
         return list(committer.assess(epoch, committables))
 
     def inherits_assess(self) -> bool:
-        """Return whether the backend leaves `assess` to the contract."""
+        """Return whether the backend uses the default `assess` of the contract."""
         return self.with_committer(lambda committer: type(committer).assess is Committer.assess)
 
     def blocked(self) -> list[str]:
-        """Return what the participants in doubt hold up."""
+        """Return the effects of the participants in doubt on others, one sentence each."""
         return self.with_committer(lambda c: [said for participant in c.in_doubt() for said in c.blocks(participant)])
 
     def listed(self) -> list[InDoubt]:
-        """List what the backend holds in doubt."""
+        """List the participants that the backend holds in doubt."""
         return self.with_committer(lambda committer: list(committer.in_doubt()))
 
     def abort(self, *participants: InDoubt) -> None:
-        """Abort these participants, as the sweep of a later claim does that knows theirs."""
+        """Abort these participants, like the sweep of a later claim of the same journal."""
         claims = [Claim(p.generation, p.token, "session", "query", self.ctx.lineage) for p in participants]
         mine = Claim(max(claim.generation for claim in claims) + 1, "0" * 12, "session", "query", self.ctx.lineage)
         log = Log(anchors=(*claims, mine))
@@ -146,7 +146,7 @@ class Session:
         self.with_committer(lambda committer: committer.abort(undecided))
 
     def with_committer(self, call: Callable[[Committer], _Answer]) -> _Answer:
-        """Make a call on a committer of its own."""
+        """Call it with a new committer."""
         committer = self.backend.committer(self.ctx)
         try:
             return call(committer)

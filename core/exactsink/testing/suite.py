@@ -1,4 +1,4 @@
-"""The conformance kit in pytest: a class to inherit from, and every scenario is a test."""
+"""The conformance kit in pytest: inherit from a class, and every scenario becomes a test."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _RUNNER = pytest.StashKey[Runner]()
 
 
 class ConformanceSuite:
-    """Inherit from it in a class called Test..., and give the fixture `target`: the tests come by themselves.
+    """Inherit from it in a class named Test..., with a fixture `target`. pytest then collects one test per scenario.
 
-    `folder` is where a scenario's target and job are made; override it to test on another file system.
+    `folder` is the folder of a scenario's target and job. Override it to test on another file system.
     """
 
     @pytest.fixture
     def target(self) -> ConformanceTarget:
         """Return the target under test."""
-        raise NotImplementedError(f"{type(self).__name__} needs a fixture `target` that gives a ConformanceTarget")
+        raise NotImplementedError(f"{type(self).__name__} needs a fixture `target` that returns a ConformanceTarget")
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
@@ -32,7 +32,7 @@ class ConformanceSuite:
 
     @pytest.fixture
     def runner(self, request: pytest.FixtureRequest) -> Runner:
-        """Return the process from which scenarios are forked; one serves all tests of a pytest process."""
+        """Return the process from which scenarios are forked. All tests of a pytest process share it."""
         stash = request.session.stash
         if _RUNNER not in stash:
             stash[_RUNNER] = Runner()

@@ -1,4 +1,6 @@
-"""What a plugin's author gives the conformance kit: a backend on a target, and how often each row was applied there."""
+"""A target for the conformance kit. A plugin's author implements it, so that the kit can use the backend.
+rows.
+"""
 
 from __future__ import annotations
 
@@ -15,49 +17,49 @@ from exactsink.contract import Backend, Committable
 __all__ = ["HOOKS", "ROWS", "ConformanceTarget"]
 
 ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("amount", pa.float64())])
-"""The rows that the kit writes. An id is used once in a scenario; there are three kinds."""
+"""The rows that the kit writes. A scenario uses an id once. There are three kinds."""
 
 HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous", "unfit")
-"""What a target may give beside the two methods that it must give."""
+"""The optional methods of a target, beside the two that it must implement."""
 
 
 class ConformanceTarget(ABC):
-    """How the kit reaches one store with one strategy of a backend.
+    """Connect the kit to one store, with one strategy of a backend.
 
-    A value that pickles (its class stands at the top of a module) and holds no connection: its methods are called in
-    processes of their own. `folder` is one scenario's, empty at first; a server's target derives a name from it.
-    The hooks are for what only the store's owner can do; without one,
-    the scenarios that need it are skipped, and say so.
+    It pickles (define its class at the top of a module) and holds no connection, because the kit calls its methods in
+    separate processes. `folder` belongs to one scenario, and is empty at first; a server's target derives a name from
+    it. The optional methods, `HOOKS`, do things that only the store's owner can do. Without one, the kit skips the
+    scenarios that need it, and says so.
     """
 
     holds_readers: ClassVar[bool] = False
-    """Whether readers wait at undecided rows, as in a Kafka partition: what is committed behind these shows later."""
+    """Whether readers wait at undecided rows, as in a Kafka partition, and see later rows only afterwards."""
 
     @abstractmethod
     def backend(self, folder: Path) -> Backend:
-        """Make a fresh target, for example its table, and return a backend that writes there. Called once."""
+        """Create a fresh target, for example its table, and return a backend that writes to it. Called once."""
 
     @abstractmethod
     def applied(self, folder: Path) -> Counter[int]:
-        """Count how often each id was applied to the target, as its readers see it; nothing where there is no target.
+        """Count how often each id was applied to the target, as its readers see it. Empty if there is no target.
 
-        Count applications, never only the last write: triggers may log each change of a table. Called at any
-        moment, also while a driver is stopped before a decision or inside a commit.
+        Count every application, not only the last write; a trigger can log each change of a table. Called at any
+        moment, even while a driver is stopped before a decision or inside a commit.
         """
 
     def staging(self, folder: Path) -> str:
-        """Return where rows are staged, as `[job] staging` names it."""
+        """Return the folder for staged rows, as `[job] staging` names it."""
         return str(folder / "staging")
 
     def job_prefix(self, folder: Path) -> str:
-        """Return what the names of the scenario's jobs begin with, for example `abc123-`; at most 20 characters.
+        """Return a prefix for the names of the scenario's jobs, for example `abc123-`, with at most 20 characters.
 
-        Scenarios are played side by side. Needed where several of them meet in one store that lists work by its name.
+        Scenarios run side by side. Implement it if several of them use one store that lists work by its name.
         """
         return ""
 
     def shaped(self, rows: pa.Table) -> pa.Table:
-        """Play the JVM's part where the backend has a `shape`: give the rows as its writer gets them."""
+        """Return the rows in the writer's shape. Implement it for a backend with a `shape`, in place of the JVM."""
         return rows
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
@@ -65,41 +67,42 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Let the store drop these prepared participants, as a timeout would. Asked for where votes can be lost.
+        """Make the store drop these prepared participants, as a timeout would. Needed if the store can lose votes.
 
-        Given beside that, it may remove what a person could: what is then proven lost must be written again.
+        If votes can't be lost, it may remove work that a person could remove. Work that is then proven lost must be
+        written again.
         """
         raise NotImplementedError
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Destroy all evidence of these participants: whether they are committed, and what they had prepared.
+        """Destroy all evidence of these participants: whether they are committed, and the work that they prepared.
 
-        With them goes the sink's mark, where it would prove one or the other.
+        Also destroy the sink's mark, if it would prove the outcome.
         """
         raise NotImplementedError
 
     def foreign(self, folder: Path) -> None:
-        """Put something foreign, with a name that is no participant's, where the backend lists its own."""
+        """Put foreign work, with a name that is not a participant's, where the backend lists its own."""
         raise NotImplementedError
 
     def foreign_stands(self, folder: Path) -> bool:
-        """Return whether what `foreign` put there stands untouched. To be given together with it."""
+        """Return whether the work that `foreign` put there is unchanged. Implement it together with `foreign`."""
         raise NotImplementedError
 
     def previous(self, folder: Path) -> Sequence[Committable]:
-        """Put into the target what earlier releases of the backend had prepared, and give their committables.
+        """Put into the target the work that earlier releases of the backend prepared, and return its committables.
 
-        Their payloads are recorded, each with its version, and never made by today's code. No id comes twice.
+        Their payloads are recordings, each with its version, never made by today's code. No id is used twice.
         """
         raise NotImplementedError
 
     def unfit(self, rows: pa.Table) -> pa.Table:
-        """Return these rows, as the writer gets them, changed so that the target can hold none of them.
+        """Return these rows, in the writer's shape, changed so that the target can hold none of them.
 
-        Each is bad by itself, and no two are equal. Asked for where the traits say `validates_rows`.
+        Each row is bad by itself, and no two are equal. Needed if the traits say `validates_rows`.
         """
         raise NotImplementedError
 
     def gives(self, hook: str) -> bool:
-        """Return whether this target gives one of the HOOKS."""
+        """Return whether this target implements one of the HOOKS."""
         return getattr(type(self), hook) is not getattr(ConformanceTarget, hook)

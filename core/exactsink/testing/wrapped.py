@@ -1,6 +1,6 @@
 """A backend, or a part of one, around another: every call goes to the real one.
 
-A subclass puts a fault, or a defect, between.
+A subclass adds a fault or a defect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["WrappedApplier", "WrappedBackend", "WrappedCommitter", "WrappedWrite
 
 
 class WrappedBackend(Backend):
-    """Passes for the real backend: strategy, target and traits are its own."""
+    """A backend that passes every call on: strategy, target and traits are those of the real one."""
 
     def __init__(self, real: Backend) -> None:
         super().__init__(real.options)

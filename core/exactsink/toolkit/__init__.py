@@ -1,1 +1,1 @@
-"""What all backends share, so that none writes it again. A plugin may import it, beside the contract."""
+"""Code that all backends share, so that none of them writes it again. A plugin may import it, beside the contract."""

@@ -1,4 +1,4 @@
-"""Packages that an extra of pip brings: which of them are missing."""
+"""Find which of a backend's packages, the ones that an extra of pip installs, are missing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["missing"]
 
 
 def missing(modules: Iterable[str]) -> str:
-    """Return which modules can't be imported, all of them at once; empty when all can. It imports them."""
+    """Return the names of the modules that can't be imported; empty if all can. It imports each of them."""
     absent, broken = [], []
     for module in modules:
         try:
             importlib.import_module(module)
-        except Exception as error:  # a driver without its library raises any error
+        except Exception as error:  # a driver whose library is missing may raise any error
             if isinstance(error, ModuleNotFoundError) and error.name == module:
                 absent.append(module)
             else:

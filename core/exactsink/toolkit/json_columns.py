@@ -1,4 +1,4 @@
-"""Columns without a type of their own in a database become JSON text, made by the JVM."""
+"""Make JSON text, in the JVM, of columns whose type a database lacks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["JSON_OPTIONS", "check_map_keys", "element_of", "is_json_text", "json
 
 _FIELD = "json"  # the one field of a struct that marks JSON text: once shaped, rows have no other structs
 JSON_OPTIONS: Mapping[str, str] = {"ignoreNullFields": "false", **EXACT_TIMES}
-"""Options of to_json: by default it leaves out NULLs, too."""
+"""Options of to_json. By default it leaves out NULLs and cuts times."""
 _is = pa.types
 _TEXTS = (_is.is_string, _is.is_large_string, _is.is_string_view)
 _KEYS = (_is.is_string, _is.is_large_string, _is.is_integer, _is.is_decimal, _is.is_boolean, _is.is_floating)
@@ -21,10 +21,10 @@ _LISTS = (_is.is_list, _is.is_large_list, _is.is_fixed_size_list, _is.is_list_vi
 
 
 def json_expressions(schema: pa.Schema) -> list[str] | None:
-    """Return Spark's expressions that make JSON of structs, maps and lists of such; None when there are none.
+    """Return Spark's expressions that turn structs, maps, and lists of them into JSON; None if no column needs it.
 
-    The text is wrapped into a struct, by which `is_json_text` knows it from the rows' own text. Raises ConfigError for
-    maps whose keys Spark would not write as they are.
+    The text is wrapped in a struct, so that `is_json_text` can distinguish it from text. Raises ConfigError for a
+    map whose keys Spark would not write into JSON unchanged.
     """
     if not any(map(_is_nested, schema.types)):
         return None
@@ -40,24 +40,24 @@ def is_json_text(type: pa.DataType) -> bool:
 
 
 def element_of(type: pa.DataType) -> pa.DataType | None:
-    """Return the type of a list's elements; None for what is no list."""
+    """Return the type of a list's elements, None if the type is not a list."""
     return type.value_type if any(test(type) for test in _LISTS) else None
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """Decode a dictionary-encoded array, in which NULLs may hide in the dictionary, and take JSON out of its struct."""
+    """Decode a dictionary-encoded array, whose dictionary may hide NULLs, and take JSON text out of its struct."""
     if is_json_text(values.type):
         return values.flatten()[0]
     return values.dictionary_decode() if _is.is_dictionary(values.type) else values
 
 
 def check_map_keys(schema: pa.Schema) -> None:
-    """Raise ConfigError for maps whose keys Spark would not write into JSON as they are."""
+    """Raise ConfigError for a map whose keys Spark would not write into JSON unchanged."""
     for field in schema:
         bad = _bad_key(field.type)
         if bad is not None:
             raise ConfigError(
-                f"column {field.name} holds a map with keys of type {bad}, which Spark writes as no JSON text",
+                f"column {field.name} holds a map with keys of type {bad}, which Spark can't write as JSON",
                 next=f"make them strings in the frame, with transform_keys({quoted_name(field.name)}, (k, v) -> ...)",
             )
 
@@ -74,7 +74,7 @@ def _is_nested(type: pa.DataType) -> bool:
 
 
 def _bad_key(type: pa.DataType) -> pa.DataType | None:
-    """Find the type of a map's keys, at any depth, that come out as a bare number, or as the name of an object."""
+    """Find a key type of a map, at any depth, that Spark writes as a bare number or as the name of an object."""
     if _is.is_map(type) and not any(test(type.key_type) for test in _KEYS):
         return type.key_type
     inner = (_bad_key(type.field(index).type) for index in range(type.num_fields))

@@ -1,4 +1,4 @@
-"""Local paths as a job's file gives them: one place has one name, whoever starts the job from wherever."""
+"""Local paths in a job's file: a folder has the same path, whoever starts the job and from any working folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _BARE_VARIABLE = re.compile(r"(?:^|/)\$(?P<name>[A-Za-z_]\w*)")
 
 
 def absolute_path(path: str, context: Any = None) -> str:
-    """Return a path with `~` expanded, and a relative one taken from the job file's folder.
+    """Expand `~` in a path, and resolve a relative path against the folder of the job's file.
 
-    `file:/x` and `file:///x` are `/x`. `context` is what pydantic's validation was called with (`info.context`): its
-    `folder` is the job file's; without it, paths are taken from the working folder. Raises ValueError, with what to
-    write instead, for a user that nobody knows, another machine's `file:` URL, Windows' spellings, and `$NAME`.
+    `file:/x` and `file:///x` become `/x`. `context` is that of pydantic's validation (`info.context`): its `folder` is
+    the job file's; without a context, paths are relative to the working folder. Raises ValueError, with the correct
+    spelling, for an unknown user, a `file:` URL of another machine, a path of Windows, or `$NAME`.
     """
     written = _of_url(path)
     _check_spelling(written)
@@ -33,11 +33,11 @@ def absolute_path(path: str, context: Any = None) -> str:
         raise ValueError(f"{path}: no such user") from None
     folder = context.get("folder") if isinstance(context, Mapping) else None
     absolute = os.path.abspath(Path(folder or ".") / place)
-    return "/" + absolute.lstrip("/")  # a leading `//` would be kept
+    return "/" + absolute.lstrip("/")  # without it, a leading `//` would stay
 
 
 def real_path(path: str, context: Any = None) -> str:
-    """Return the same with symbolic links resolved: two ways to one place are one name."""
+    """Return the absolute path with symbolic links resolved, so that two paths to one folder become equal."""
     return os.path.realpath(absolute_path(path, context))
 
 
@@ -48,19 +48,20 @@ def _of_an_option(path: str, info: ValidationInfo) -> str:
 
 
 LocalPath = Annotated[str, AfterValidator(_of_an_option)]
-"""A local path among a backend's options: one place for driver and tasks, whatever folder each of them runs in.
+"""A local path in a backend's options: the same folder for driver and tasks, whatever their working folders are.
 
-A relative one is taken from the job file's folder."""
+A relative path is resolved against the folder of the job's file.
+"""
 
 
 def other_owner(place: Path) -> str | None:
-    """Return to root which other user has a file, or the folder where it would be made; as `sudo -u` takes the name."""
+    """Return the other user who owns a file, or the folder for a new one, if root runs this. For `sudo -u`."""
     stands = next(above for above in (place, *place.parents) if above.exists())
     if os.geteuid() != 0 or (owner := stands.stat().st_uid) == 0:
         return None
     try:
         return pwd.getpwuid(owner).pw_name
-    except KeyError:  # a container's user, seen from its host
+    except KeyError:  # the user of a container, seen from its host
         return f"'#{owner}'"
 
 
@@ -76,7 +77,7 @@ def _of_url(path: str) -> str:
 
 
 def _check_spelling(path: str) -> None:
-    """Refuse what would make a folder of an odd name, where another one is meant."""
+    """Refuse a spelling that would create a folder with a strange name, although another folder is meant."""
     drive = _DRIVE.fullmatch(path)
     if drive is not None:
         rest = drive["rest"].replace("\\", "/")

@@ -1,4 +1,4 @@
-"""A name that nobody knows, and the known one that may be meant."""
+"""Suggest the known name that an unknown name may mean."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ __all__ = ["nearest"]
 
 
 def nearest(given: object, known: Iterable[str]) -> str:
-    """Return the question whether the nearest known name is meant; empty where none is near, or no text is given."""
+    """Return "did you mean NAME?" for the nearest known name; empty if no name is near, or if `given` is not text."""
     close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.55) if isinstance(given, str) else []
     return f"; did you mean {close[0]}?" if close else ""

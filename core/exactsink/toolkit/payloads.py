@@ -1,4 +1,4 @@
-"""Votes that an earlier or a later release wrote."""
+"""Check the version of votes, which an earlier or a later release may have written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["check_version"]
 
 
 def check_version(committable: Committable, *readable: int) -> None:
-    """Raise Fatal unless the payload is of a version that this release of the backend reads."""
+    """Raise Fatal unless this release of the backend can read the payload's version."""
     if committable.version not in readable:
         raise Fatal(
             f"{committable.txn.id}: can't read a vote of version {committable.version}",

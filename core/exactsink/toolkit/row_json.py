@@ -1,4 +1,4 @@
-"""Single rows as JSON, whatever they hold: also values that neither Python nor a database has."""
+"""Write single rows as JSON, even rows with values that neither Python nor a database can hold."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _is = pa.types
 
 
 def row_json(row: pa.RecordBatch) -> str:
-    """Return a batch's only row as one JSON object, in ASCII: any store takes it.
+    """Return a batch's only row as one JSON object in ASCII, which any store takes.
 
-    Numbers are JSON's where they are whole or finite floats; decimals, times and NaN are texts, bytes are in Base64,
-    maps are lists of pairs. A text's bytes that are no UTF-8 stand as `\\xff` in it. Of two columns with one name, the
-    later has its place behind it.
+    Whole numbers and finite floats are JSON numbers. Decimals, times and NaN are texts, bytes are Base64, maps are
+    lists of pairs. Bytes of a text that are not UTF-8 are written as `\\xff`. If two columns share a name, the later
+    one gets its place appended.
     """
     members: dict[str, Any] = {}
     for place, (name, column) in enumerate(zip(row.schema.names, row.columns, strict=True)):
@@ -28,7 +28,7 @@ def row_json(row: pa.RecordBatch) -> str:
 
 
 def safe_text(text: str) -> str:
-    """Return a text that every store of texts takes: without NUL, and without what is no UTF-8."""
+    """Return a text that every store takes: without NUL, and without bytes that are not UTF-8."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
@@ -59,4 +59,4 @@ def _text(scalar: pa.Scalar) -> str:
     if hasattr(scalar, "as_buffer"):
         return base64.b64encode(scalar.as_buffer()).decode()
     text = str(scalar.cast(pa.string()).as_py())
-    return str(scalar.value) if text.startswith("<") else text  # a time that Arrow does not spell: its number
+    return str(scalar.value) if text.startswith("<") else text  # Arrow can't format this time, so write its number

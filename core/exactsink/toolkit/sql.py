@@ -1,4 +1,4 @@
-"""SQL as every server of a backend here writes it."""
+"""SQL that every database server of the backends accepts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def quoted(*names: str) -> str:
 
 
 def counted_by(column: str, table: str, first: int) -> str:
-    """Return the query that counts a table's rows by what they have in a column, from `first` on, and NULL.
+    """Return the query that counts a table's rows by the value of a column, from `first` on, and the rows with NULL.
 
-    Column and table are quoted.
+    Column and table are quoted already.
     """
     return f"SELECT {column}, COUNT(*) FROM {table} WHERE {column} >= {first} OR {column} IS NULL GROUP BY {column}"

@@ -1,1 +1,1 @@
-"""A report of measurements: values, and the two forms they are read in: JSON and one HTML page."""
+"""A report of measurements: its values, and its two forms, JSON and one HTML page."""

@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn by pygal in the colours of the page around them. Imported only when a page is written."""
+"""Charts as SVG, drawn by pygal in the page's colours. Imported only when a page is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from exactsink.bench.report.numbers import printable, shown, tick
 
 __all__ = ["drawn"]
 
-# pygal adds a finder for maps that has no `find_spec`, and whoever asks every finder fails on it.
+# pygal adds a finder for maps that has no `find_spec`, so code that calls every finder fails on it.
 sys.meta_path[:] = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
 
 _COLOURS = tuple(f"var(--s{number})" for number in range(6))  # of style.css
@@ -32,7 +32,7 @@ _FORM = {
 
 
 def drawn(chart: Bars, id: str) -> Markup:
-    """Return a chart as an element of a page, without scripts; `id` is no other chart's of the page."""
+    """Return a chart as an element of a page, without scripts. `id` must be unique in the page."""
     made = _bars(chart)
     made.uuid = id
     root = made.render_tree()
@@ -59,5 +59,5 @@ def _bars(chart: Bars) -> pygal.HorizontalBar:
 
 
 def _label(text: str) -> str:
-    """Cut a text that would leave no room for the drawing; the table below a chart has all of it."""
+    """Cut a text that would leave no room for the drawing. The table below the chart has the whole text."""
     return printable(text if len(text) <= _LONGEST_LABEL else text[: _LONGEST_LABEL - 1] + "\u2026")

@@ -1,4 +1,4 @@
-"""A decision guide: what the measured figures say about each thing that a user may care for most."""
+"""A decision guide: the best choice by each criterion, from the measured figures."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ __all__ = ["Criterion", "guide"]
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """Something to choose by, for example small epochs, and all figures of each choice; none where not measured."""
+    """A criterion, for example small epochs, with all figures of each choice; none if not measured."""
 
     name: str
     unit: str
     better: Literal["more", "less"]
     figures: Mapping[str, Sequence[float]]
     samples: str = "rounds"
-    """What the figures of one choice are taken from."""
+    """The kind of samples behind one choice's figures."""
 
 
 def guide(caption: str, criteria: Sequence[Criterion]) -> Grid:
     """Return the best choice by each criterion, and by how much the others differ from it.
 
-    Choices whose figures overlap those of the best one are named with it: no difference was measured. A criterion with
-    fewer than two choices is left out, and a note says so.
+    A choice whose figures overlap those of the best one is named with it, because no difference was measured. A
+    criterion with fewer than two choices is left out, with a note.
     """
     rows: list[Sequence[Cell]] = []
     notes = []
@@ -61,7 +61,7 @@ def _named(name: str, values: Sequence[float]) -> str:
 
 
 def _difference(values: Sequence[float], best: Sequence[float]) -> str:
-    """Return how far a median is from the best one, which the order by medians has put first."""
+    """Return how far a median is from the best one, which is first in the order by medians."""
     value, first = statistics.median(values), statistics.median(best)
     if value >= 2 * first:
         return f"{shown(value / first)} times the best" if first > 0 else "more than the best"

@@ -1,4 +1,4 @@
-"""What a report holds. Plain frozen values: who measures makes them, and the renderers read them."""
+"""The values of a report: plain and frozen. A bench makes them, and the renderers read them."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Literal
 __all__ = ["Bar", "Bars", "Better", "Cell", "Grid", "Report", "Section"]
 
 Cell = str | int | float | None
-"""A figure or a text. None is what was not measured: a note says why."""
+"""A figure or a text. None means that it was not measured; a note says why."""
 
 Better = Literal["more", "less", ""]
-"""Which way is good, where one is."""
+"""Whether more or less is better, if either is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Figures under a caption. A column's name has its unit: `rows/s`."""
+    """Figures under a caption. A column's name includes its unit: `rows/s`."""
 
     caption: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
-    """The first cell of a row names it."""
+    """The rows. The first cell of a row is its name."""
     notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -32,13 +32,13 @@ class Grid:
                 raise ValueError(f"table {self.caption!r} has {len(self.columns)} columns, and a row {list(row)}")
 
     def is_figure(self, column: int) -> bool:
-        """Return whether a column has figures, which stand to the right."""
+        """Return whether a column has figures, which are aligned to the right."""
         return any(isinstance(row[column], int | float) for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A figure with a name; `low` and `high` are the least and greatest of its rounds, and show the noise."""
+    """A figure with a name. `low` and `high` are the extremes of its rounds, and show the noise."""
 
     label: str
     value: float
@@ -48,7 +48,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars from zero, one below the other, in the order that they are given in."""
+    """Bars from zero, one below the other, in the given order."""
 
     title: str
     unit: str
@@ -56,14 +56,14 @@ class Bars:
     better: Better = ""
 
     def grid(self) -> Grid:
-        """Return every figure that is drawn, as a table beside the drawing."""
+        """Return every drawn figure, as a table beside the drawing."""
         rows = [(bar.label, bar.value, bar.low, bar.high) for bar in self.bars]
         return Grid(self.title, ["", self.unit, "least", "greatest"], rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a report. Paragraphs of plain text first, then charts, then tables."""
+    """A part of a report: paragraphs of plain text first, then charts, then tables."""
 
     title: str
     prose: Sequence[str] = ()
@@ -73,13 +73,13 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that was measured, and what another person needs to repeat it."""
+    """All measurements, and everything that another person needs to repeat them."""
 
     title: str
     taken: datetime
-    """When, with its time zone."""
+    """The time of the measurement, with its time zone."""
     machine: Mapping[str, Cell]
-    """What it was measured on: cores, memory, disk, kernel. Never its name."""
+    """The machine: cores, memory, disk, kernel. Never its name."""
     versions: Mapping[str, str]
     sections: Sequence[Section] = field(default=())
     command: str = ""

@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Format figures for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SCALES = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def shown(cell: Cell) -> str:
-    """Return a cell's text: counts whole, measured figures to three digits, a dash for what was not measured."""
+    """Return a cell's text: whole counts, measured figures with three digits, a dash for a missing figure."""
     if cell is None or cell != cell:
         return ABSENT
     if isinstance(cell, str):
@@ -27,7 +27,7 @@ def shown(cell: Cell) -> str:
 
 
 def tick(value: float) -> str:
-    """Return an axis label, as short as it can be: `10k`."""
+    """Return an axis label, as short as possible: `10k`."""
     for size, letter in _SCALES:
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
@@ -35,5 +35,5 @@ def tick(value: float) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a text without characters that no page may hold."""
+    """Return a text without characters that a page can't hold."""
     return _FORBIDDEN.sub("\ufffd", text)

@@ -1,6 +1,6 @@
-"""A report as one HTML page that needs nothing else: no script, no font, no image, no request.
+"""A report as one HTML page that loads nothing else: no script, no font, no image, no request.
 
-Imported only when a page is written: it needs the extra `bench`.
+Imported only when a page is written, because it needs the extra `bench`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A report as JSON, which has every digit and can be read again, and as the two files people are given."""
+"""A report as JSON, which has every digit and can be read back, and as the two files for people."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["from_json", "page_writer", "save", "to_json"]
 
 
 def to_json(report: Report) -> str:
-    """Return all of a report's values; what is not a number is null."""
+    """Return all of a report's values as JSON. A value that is not a finite number is null."""
     return TypeAdapter(Report).dump_json(report, indent=1).decode() + "\n"
 
 
 def from_json(text: str | bytes) -> Report:
-    """Read what `to_json` wrote. Raises ValueError for anything else."""
+    """Read the text of `to_json`. Raises ValueError for any other text."""
     return TypeAdapter(Report).validate_json(text)
 
 
 def page_writer() -> ModuleType:
-    """Import what writes a page: nobody else needs its libraries. Raises ConfigError with the line for pip."""
+    """Import the writer of pages, the only user of its libraries. Raises ConfigError with the line for pip."""
     try:
         return importlib.import_module("exactsink.bench.report.page")
     except ImportError as error:
@@ -36,7 +36,7 @@ def page_writer() -> ModuleType:
 
 
 def save(report: Report, folder: Path, name: str = "report") -> Sequence[Path]:
-    """Write `NAME.html` and `NAME.json` into a folder, which is made. Raises ConfigError."""
+    """Write `NAME.html` and `NAME.json` into a folder, and make the folder. Raises ConfigError."""
     texts = {"html": page_writer().to_html(report), "json": to_json(report)}
     folder.mkdir(parents=True, exist_ok=True)
     paths = []

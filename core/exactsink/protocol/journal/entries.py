@@ -1,4 +1,4 @@
-"""A journal's entries one by one, damaged ones among them: for people. No decision is taken by what is read here."""
+"""A journal's entries one by one, including damaged ones, for people. exactsink decides nothing by them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from exactsink.protocol.journal.stores import JournalStore
 __all__ = ["EntryProblem", "Entry", "Need", "checked", "entries_of"]
 
 Need = Literal["every start", "sweeps of old work", "history"]
-"""What reads an entry. Old claims and notes are read where a store lists what no newer claim has begun."""
+"""Which reads need an entry. Old claims and notes are read if a store lists work that no newer claim has begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry as it stands: what it is, or the `problem` why it can't be read."""
+    """A stored entry: its record, or the `problem` for which it can't be read."""
 
     seq: int
     data: bytes
@@ -29,7 +29,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class EntryProblem:
-    """What is wrong with an entry, or with its absence, and what reads it."""
+    """The problem with an entry, or with a missing one, and the reads that need it."""
 
     seq: int
     problem: str
@@ -37,11 +37,11 @@ class EntryProblem:
 
 
 def entries_of(store: JournalStore) -> Iterator[Entry]:
-    """Read every entry that stands, from the oldest on."""
+    """Read every stored entry, from the oldest on."""
     for seq in sorted(store.list()):
         data = store.read(seq)
         if data is None:
-            continue  # deleted since it was listed
+            continue  # deleted since the listing
         try:
             yield Entry(seq, data, decode(data, seq))
         except (Fatal, LineageError) as error:
@@ -49,14 +49,14 @@ def entries_of(store: JournalStore) -> Iterator[Entry]:
 
 
 def checked(entries: Iterable[Entry]) -> tuple[Sequence[int], Sequence[EntryProblem]]:
-    """Return the seqs that stand, and all that is wrong: with an entry, its sum, its chain, or what it names.
+    """Return the stored seqs, and every problem: of an entry, its sum, its chain, or the entries that it names.
 
-    Old decisions are deleted in the course of things: that they are absent is wrong only where the newest entry names
-    them. Claims and notes never are.
+    Old decisions are deleted regularly, so a missing one is a problem only if the newest entry names it. Claims and
+    notes are never deleted.
     """
     problems: dict[int, str] = {}
     sums: dict[int, str] = {}
-    named: list[tuple[int, int, str, bool]] = []  # by which entry, which one, its sum, whether it has to stand
+    named: list[tuple[int, int, str, bool]] = []  # the naming entry, the named one, its sum, whether it must exist
     anchors: dict[int, Claim | Kept] = {}
     newest: Record | None = None
     last = -1
@@ -93,7 +93,7 @@ def _named_by(record: Record) -> Iterator[tuple[int, int, str, bool]]:
 
 
 def _read_at_start(newest: Record | None, last: int, anchors: Mapping[int, Claim | Kept]) -> frozenset[int]:
-    """Return what every start reads: the newest entry and the one before it, what it names, and claims and notes."""
+    """Return the entries that every start reads: the newest, the one before, the named ones, claims and notes."""
     read = {last, last - 1}
     if newest is None:
         return frozenset(read)
@@ -108,7 +108,7 @@ def _read_at_start(newest: Record | None, last: int, anchors: Mapping[int, Claim
             yield anchor
             before = anchor.before
 
-    needed(walk(newest.before), newest.names)  # it takes no more than it needs
+    needed(walk(newest.before), newest.names)  # it takes only as many as it needs
     return frozenset(read.union(newest.names))
 
 

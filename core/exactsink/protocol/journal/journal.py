@@ -1,4 +1,4 @@
-"""Read, claim, append and trim a job's log, under the rules that make a decision final."""
+"""Read, claim, append to and trim a job's log, by the rules that make a decision final."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _ATTEMPTS = 5
 
 
 class _Absent(Exception):
-    """An entry that another one names is not there, or not there any more."""
+    """An entry that another one names does not exist, or was deleted."""
 
 
 class Journal:
     """One driver's handle on a job's log. Not for several threads.
 
-    Decisions are kept for `history`, up to `keep_epochs` records and `keep_bytes`; claims and notes are never deleted.
-    After `most_anchors` claims and notes since the last decision `sum_up` notes that a start needs no more of them.
+    Decisions are kept for `history`, up to `keep_epochs` records and `keep_bytes`. Claims and notes are never deleted.
+    After `most_anchors` claims and notes since the last decision, `sum_up` notes that a start needs no older ones.
     `wait(attempt)` pauses between two tries. Only a handle that holds the newest claim can append.
     """
 
@@ -62,9 +62,9 @@ class Journal:
         self._log = Log()
         self._claim: Claim | None = None
         self._appended = 0
-        """Bytes since the last look at what may be deleted."""
+        """Bytes written since the last check for entries to delete."""
         self._decided = 0
-        """Bytes of the last decision, where this handle has written it."""
+        """Bytes of the last decision, if this handle has written it."""
 
     @property
     def log(self) -> Log:
@@ -76,14 +76,14 @@ class Journal:
         self._store.close()
 
     def read(self) -> Log:
-        """Read the journal again: its newest entry, and what that names. However long it is, this takes as long.
+        """Read the journal again: its newest entry, and the entries that this one names.
 
-        An entry that is named and absent is looked for again, never passed over.
+        A longer journal does not take longer. A named entry that is missing is looked for again, never ignored.
         """
         return self._found(self._read_back)
 
     def whole(self) -> Log:
-        """Read on, back to the first claim. What this handle has read is not read again."""
+        """Read further back, to the first claim. Entries that this handle has read are not read again."""
         return self._found(lambda: self._back_to(0))
 
     def _found(self, read: Callable[[], Log]) -> Log:
@@ -101,7 +101,7 @@ class Journal:
         )
 
     def entries(self) -> Iterator[Entry]:
-        """Read every entry that stands, damaged ones, too, from the oldest on: for people, not for decisions."""
+        """Read every stored entry, even damaged ones, from the oldest on. For people, not for decisions."""
         return entries_of(self._store)
 
     def _read_back(self) -> Log:
@@ -121,7 +121,7 @@ class Journal:
         return replace(log, last_seq=newest, last_sum=record.sha256)
 
     def _back_to(self, seq: int) -> Log:
-        """Return the log as this handle has it, with all anchors from this seq on."""
+        """Return this handle's log with all anchors from this seq on."""
         log = self._log
         if not log.anchors or log.anchors[0].before < seq:
             return log
@@ -129,7 +129,7 @@ class Journal:
         return replace(log, anchors=(*reversed(list(older)), *log.anchors))
 
     def _anchors_before(self, record: Record) -> Iterator[Claim | Kept]:
-        """Walk claims and notes back from a record. Check every sum, also of those that this handle has read before."""
+        """Walk back over claims and notes from a record. Check every sum, even of those that this handle has read."""
         known = {anchor.seq: anchor for anchor in self._log.anchors}
         while record.before >= 0:
             seq = record.before
@@ -142,7 +142,7 @@ class Journal:
             record = anchor
 
     def _entry(self, seq: int, named: str = "", by: int = -1) -> Record:
-        """Read an entry; `named` is the sum that entry `by` has of it, empty where that one has none."""
+        """Read an entry. `named` is the sum by which entry `by` names it, empty if it names none."""
         data = self._store.read(seq)
         if data is None:
             raise _Absent(seq)
@@ -152,13 +152,13 @@ class Journal:
         return record
 
     def _check_prior(self, record: Record) -> None:
-        """Check that the entry before a record is the one it was written after."""
+        """Check that the entry before a record is the one after which it was written."""
         data = self._store.read(record.seq - 1)
         if data is None or not has_sum(data, record.prior_sum):
             self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises with the reason
 
     def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:
-        """Become the job's driver: fence every older one. Nothing may be committed or swept before it returns."""
+        """Become the job's driver, and fence every older one. Nothing may be committed or swept before it returns."""
         for attempt in range(_ATTEMPTS * 4):
             log = self.read()
             if log.query_id and log.query_id != query_id:
@@ -177,10 +177,10 @@ class Journal:
         raise Retryable("the journal could not be claimed", why="other drivers claim the job again and again")
 
     def adopt(self, query_id: str, next_batch: int, driver: str) -> Claim:
-        """Bind the journal to another query, or (empty `query_id`) to the next that claims, from its `next_batch` on.
+        """Bind the journal to another query, or (empty `query_id`) to the next that claims, from `next_batch` on.
 
-        Epochs go on where they are, or at `next_batch` if that is higher: they never go back. The caller holds the
-        newest claim, and has seen the last decision committed. Raises Fenced.
+        The next epoch keeps its number, or gets `next_batch` if that is higher: epochs never go back. The caller holds
+        the newest claim, and has made sure that the last decision is committed. Raises Fenced.
         """
         return self.rebase(None, query_id, next_batch, max(self._log.next_epoch, next_batch), driver)
 
@@ -195,8 +195,8 @@ class Journal:
     ) -> Claim:
         """Append a claim that binds batch `next_batch` of a query to epoch `first`, and expect these marks from now on.
 
-        Of the last decision only the sinks that it `keeps` are left. Without marks, all stays as it is. The caller
-        holds the newest claim. Raises Fenced.
+        The last decision keeps only the sinks in `keeps`. Without `marks`, nothing else changes. The caller holds the
+        newest claim. Raises Fenced.
         """
         log, rebased = self._log, None if marks is None else tuple(marks)
         last = log.claims[-1]
@@ -212,35 +212,35 @@ class Journal:
         self._append(record)
 
     def sum_up(self) -> None:
-        """Note that a start needs nothing from before my claim, once much stands since the last decision.
+        """Note that a start needs no entry from before my claim, if there are many since the last decision.
 
-        The caller has made my claim, and has checked since that its sinks hold those of all open claims. Raises Fenced.
+        Since my claim, the caller has checked that its sinks include those of all open claims. Raises Fenced.
         """
         note = summed_up(self._log, self._most_anchors)
         if note is not None:
             self._append(note)
 
     def _stands_last(self, claim: Claim) -> bool:
-        """Look again: a stalled driver's claim can land in a hole that deletion left, and is void there."""
+        """Read again: a stalled driver's claim may land in a hole that a deletion left, and is void there."""
         return self._store.newest() == claim.seq
 
     def decide(self, record: Decide) -> None:
-        """Append THE commit point of an epoch. Raises Fenced when another claim came first."""
+        """Append THE commit point of an epoch. Raises Fenced if another claim came first."""
         before = self._appended
         self._append(record)
         self._decided = self._appended - before
 
     @property
     def decided_bytes(self) -> int | None:
-        """The size of the last decision, None where another handle has written it."""
+        """The size of the last decision, None if another handle has written it."""
         return self._decided or None
 
     def redecide(self, record: Redecide) -> None:
-        """Append a sink's new set of committables for the last decided epoch. Raises Fenced like `decide`."""
+        """Append a sink's new set of committables for the last decided epoch. Raises Fenced, like `decide`."""
         self._append(record)
 
     def trim(self) -> None:
-        """Delete old epochs' records, in bulk and rarely; never a claim, a note or the last decision's records."""
+        """Delete old epochs' records, many at once; never a claim, a note, or a record of the last decision."""
         if not self._is_trim_due():
             return
         self._appended = 0
@@ -249,17 +249,20 @@ class Journal:
         most = min(len(sizes.keys() - known), decided.epoch + 1 if decided else 0)
         if most > self._keep_epochs or sum(sizes.values()) > self._keep_bytes:
             self._found(lambda: self._back_to(min(sizes)))
-            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first, so that the rest has no holes
+            self._store.delete(sorted(self._deletable(sizes)))  # the oldest first, so that no hole is left behind
 
     def _is_trim_due(self) -> bool:
-        """Return whether a tenth of what is kept may be new: by the epoch's number, as each epoch may have a driver."""
+        """Return whether a tenth of the kept records may be new.
+
+        It counts epochs, because each may have its own driver.
+        """
         decided = self._log.decision
         kept = min(self._keep_epochs, self._keep_bytes // max(self._decided, 1))
         due = decided is not None and decided.epoch % max(kept // 10, 1) == 0
         return due or self._appended > self._keep_bytes // 10
 
     def _deletable(self, sizes: Mapping[int, int]) -> frozenset[int]:
-        """Choose among what this handle knows: what came after may be another driver's claim."""
+        """Choose among the entries that this handle knows: a later one may be another driver's claim."""
         known, anchors = self._log.last_seq, {anchor.seq for anchor in self._log.anchors}
         old, count, size = set(), 0, 0
         for seq in sorted((seq for seq in sizes if seq <= known and seq not in anchors), reverse=True):
@@ -267,13 +270,13 @@ class Journal:
             if count > self._keep_epochs or size > self._keep_bytes:
                 old.add(seq)
         last = self._log.decision.seqs if self._log.decision else ()
-        return frozenset(old).difference(last, (known - 1, known))  # the newest entry also names its neighbour
+        return frozenset(old).difference(last, (known - 1, known))  # the newest entry also names the one before it
 
     def _append(self, record: Record) -> None:
-        """Write at my next seq, whatever the answers: success, or a claim that fences me, or stop undone."""
+        """Write at my next seq until it is settled: success, a claim that fences me, or an error with the seq open."""
         if self._claim is None:
             raise RuntimeError("a journal is claimed before anything is appended")
-        if (fenced := fenced_by(self._log, self._claim)) is not None:  # read since: a newer claim stands
+        if (fenced := fenced_by(self._log, self._claim)) is not None:  # a newer claim was read since then
             raise fenced
         while True:
             mine = replace(record, **self._place(record, self._log.last_seq + 1))
@@ -291,7 +294,7 @@ class Journal:
             self._log = extended(self._log, stands)
 
     def _settle(self, record: Record) -> Record:
-        """Put a record until it is known what stands at its seq: this one or another's."""
+        """Put a record until it is certain which record is at its seq: this one or another."""
         failure: Exception | None = None
         record, text = sealed(record)
         self._appended += len(text)
@@ -301,9 +304,9 @@ class Journal:
                 return record
             except SeqTaken:
                 pass
-            except ExactsinkError:  # the store says for sure that nothing was written
+            except ExactsinkError:  # the store is certain that it wrote nothing
                 raise
-            except Exception as error:  # any answer but success leaves it open: read the seq
+            except Exception as error:  # any other answer proves nothing, so read the seq
                 failure = error
             try:
                 data = self._store.read(record.seq)
@@ -320,7 +323,7 @@ class Journal:
         )
 
     def _place(self, record: Record, seq: int) -> dict[str, Any]:
-        """Return a record's place: its seq, a nonce, and what it names with the sums: see `records`."""
+        """Return a record's place: its seq, its nonce, and the entries that it names, with sums (see `records`)."""
         log = self._log
         names, sums = (log.decision.seqs, log.decision.sums) if log.decision else ((), ())
         if isinstance(record, Decide):
@@ -340,7 +343,10 @@ class Journal:
 
 
 def _unbroken_end(listed: Sequence[int]) -> Sequence[int]:
-    """Return the listing's end without holes. Old epochs are deleted up to the last hole: all before it are anchors."""
+    """Return the listing's end without holes.
+
+    Deletion goes up to the last hole, so all entries before it are anchors.
+    """
     start = len(listed) - 1
     while start > 0 and listed[start - 1] == listed[start] - 1:
         start -= 1

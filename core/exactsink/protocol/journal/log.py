@@ -1,4 +1,4 @@
-"""What a journal says when it is read as one log: the claims, the last decision, and who is proven undecided."""
+"""A journal read as one log: its claims, its last decision, and the proof of which participants are undecided."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ __all__ = [
 
 
 _RUN_COMPLETE = "run complete"
-"""The note of earlier releases that is a `Complete` now."""
+"""The text of earlier releases' note in place of `Complete`."""
 
 _SUMMED_UP = "a start needs nothing from before the claim of this driver"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """An epoch's decide with the latest redecide of each sink folded in: for recovery, sweep and deletion alike.
+    """An epoch's decide with the latest redecide of each sink, for recovery, sweep and deletion alike.
 
-    `sums` are those of the records at `seqs`. `previous` and `marks` are None where an older release decided. An
-    operator's rebase leaves only the sinks that it keeps: in the others nothing of it is committed any more. `at` is
-    when it was first taken.
+    `sums` are those of the records at `seqs`. `previous` and `marks` are None if an older release decided. An
+    operator's rebase leaves only the sinks that it keeps; the others commit nothing of it any more. `at` is the time
+    when it was first decided.
     """
 
     epoch: int
@@ -60,24 +60,24 @@ class Decision:
 
     @property
     def rows(self) -> Mapping[str, int]:
-        """The rows that each sink gets."""
+        """The number of rows for each sink."""
         return {name: sink.rows for name, sink in self.sinks.items()}
 
     def committables(self, sink: str) -> Sequence[Committable]:
-        """Return a sink's decided set, empty when the decision does not name the sink."""
+        """Return a sink's decided set, empty if the decision does not name the sink."""
         return self.sinks[sink].committables if sink in self.sinks else ()
 
     def refs(self, sink: str) -> frozenset[str]:
-        """Name a sink's participants that are decided, and so must never be aborted."""
+        """Return the refs of a sink's decided participants, which must never be aborted."""
         return frozenset(c.ref for c in self.committables(sink))
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A journal as it was read at one moment: its last decision, and its anchors: claims and what else is kept.
+    """A journal as read at one moment: its last decision, and its anchors (claims and other kept records).
 
-    The anchors go back as far as `needed` says. Who began a participant may be an older claim than these,
-    unless the log `is_whole`.
+    The anchors go back as far as `needed` says. Unless the log `is_whole`, a participant may have been begun under an
+    older claim than these.
     """
 
     last_seq: int = -1
@@ -102,12 +102,12 @@ class Log:
 
     @property
     def expected(self) -> tuple[Expected, ...]:
-        """What the last decision expects of every sink's mark; empty where none is, or an older release decided."""
+        """The expected marks of the last decision's sinks; empty if there is none, or if an older release decided."""
         return (self.decision.marks if self.decision else None) or ()
 
     @property
     def resolved(self) -> Mapping[str, Mapping[str, str]]:
-        """Return what an operator said of the last decision: by sink, the outcome of each participant (by its ref)."""
+        """Return an operator's outcomes for the last decision: by sink, the outcome of each participant's ref."""
         words = dict[str, dict[str, str]]()
         for word in _words(self):
             refs = word.participants or (self.decision.refs(word.sink) if self.decision else ())
@@ -115,21 +115,24 @@ class Log:
         return words
 
     def has_given_up(self, sink: str) -> bool:
-        """Whether rows of the last decision are given up in a sink: what else is lost there is written again alone."""
+        """Whether an operator gave up rows of the last decision in a sink.
+
+        Its other lost rows are then written again alone.
+        """
         return "given-up" in self.resolved.get(sink, {}).values()
 
     @property
     def open_claims(self) -> tuple[Claim, ...]:
-        """The claims under which something may have been begun that nobody has cleaned up yet.
+        """The claims under which work may have been begun that nobody has cleaned up yet.
 
-        Older ones than the log has may be open, too: then the oldest one here holds all their sinks.
+        Older claims than the log holds may be open as well. Then the oldest one here has all their sinks.
         """
         unclean = [claim for claim in self.claims if claim.seq > self._clean]
         return tuple(unclean or (self.claims[-1:] if self.decision_is_open else ()))
 
     @property
     def decision_is_open(self) -> bool:
-        """Whether nobody has recorded that all of the last decision is committed, since it was taken or rebased."""
+        """Whether nobody has recorded that the whole last decision is committed, since it was taken or rebased."""
         rebased = (claim.seq for claim in self.claims if claim.keeps)
         return self.decision is not None and max(*self.decision.seqs, *rebased, -1, -1) > self._clean
 
@@ -143,12 +146,12 @@ class Log:
 
     @property
     def standing_claims(self) -> frozenset[tuple[int, str]]:
-        """The (generation, token) of every claim, as far as the log goes back."""
+        """The (generation, token) of every claim, as far back as the log goes."""
         return frozenset((claim.generation, claim.token) for claim in self.claims)
 
     @property
     def query_id(self) -> str | None:
-        """The Spark query that this journal is bound to; None before the first claim, empty when the next one binds."""
+        """The Spark query of this journal; None before the first claim, empty if the next query binds it."""
         return self.claims[-1].query_id if self.claims else None
 
     @property
@@ -158,7 +161,7 @@ class Log:
 
     @property
     def succeeds(self) -> frozenset[str]:
-        """The other journals that this one goes on from: theirs were marks on which an operator rebased it."""
+        """The journals that this one continues: those with marks on which an operator has rebased it."""
         return frozenset(self.claims[-1].succeeds if self.claims else ())
 
     @property
@@ -174,7 +177,7 @@ class Log:
 
     @property
     def before(self) -> int:
-        """The seq of the newest anchor, -1 when there is none."""
+        """The seq of the newest anchor, -1 if there is none."""
         return self.anchors[-1].seq if self.anchors else -1
 
 
@@ -193,11 +196,11 @@ def extended(log: Log, record: Record) -> Log:
 
 
 def needed(walk: Iterable[Claim | Kept], names: Sequence[int]) -> tuple[Claim | Kept, ...]:
-    """Take from a walk back over anchors all that a log needs which ends with these names; the oldest comes first.
+    """Take from a walk back over anchors all that a log with these `names` needs. The oldest comes first.
 
-    Those are the anchors back to the claim under which the last epoch was decided. Whatever was said of that decision
-    came later: that it is complete, resolved or rebased. And that claim's sinks hold those of all that were open before
-    it: its driver had checked that. The same is true of a claim that the note of `summed_up` follows.
+    Those are the anchors back to the claim under which the last epoch was decided. Every statement on that decision
+    came later: that it is complete, resolved or rebased. That claim has the sinks of all claims that were open before
+    it, because its driver had checked that. The same is true of a claim that is followed by the note of `summed_up`.
     """
     taken, summed = [], False
     for anchor in walk:
@@ -209,25 +212,25 @@ def needed(walk: Iterable[Claim | Kept], names: Sequence[int]) -> tuple[Claim | 
 
 
 def summed_up(log: Log, most: int) -> Note | None:
-    """Return a note for a claim to append whose sinks hold those of all open ones: no start needs older anchors then.
+    """Return a note for a claim that has the sinks of all open claims: then no start needs older anchors.
 
-    None while the log has at most so many anchors, and once anything was said of the last decision: that stays needed.
+    None if the log has at most `most` anchors, or if an operator resolved the last decision: that record stays needed.
     """
     said = any(isinstance(a, Resolve) or (isinstance(a, Claim) and a.rebased is not None) for a in log.anchors)
     return Note(_SUMMED_UP) if len(log.anchors) > most and not said and not log.is_complete else None
 
 
 def _words(log: Log) -> Sequence[Resolve]:
-    """Return an operator's words on the last decision."""
+    """Return an operator's resolutions of the last decision."""
     epoch = log.decision.epoch if log.decision else None
     return [anchor for anchor in log.anchors if isinstance(anchor, Resolve) and anchor.epoch == epoch]
 
 
 def _told(log: Log, anchor: Claim | Kept) -> Log:
-    """Let an operator's word change the last decision.
+    """Apply an operator's record to the last decision.
 
-    A rebase leaves the sinks that it keeps, with other marks. What is given up leaves: it is proven lost, so of its
-    tokens none shows.
+    A rebase leaves the sinks that it keeps, with other marks. Participants that are given up leave the decision. They
+    are proven lost, so none of their tokens shows.
     """
     decision = log.decision
     if isinstance(anchor, Claim) and anchor.rebased is not None:
@@ -242,7 +245,7 @@ def _told(log: Log, anchor: Claim | Kept) -> Log:
 
 
 def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = False) -> Decision | None:
-    """Fold a redecide in: it replaces that sink's whole set. `resolved`: an operator gave its word on the old one."""
+    """Fold a redecide in: it replaces that sink's whole set. `resolved`: an operator had resolved the old set."""
     if decision is None or decision.epoch != record.epoch:
         raise Fatal(
             f"journal entry {record.seq} replaces votes of epoch {record.epoch}, which is not the last decided one",
@@ -255,7 +258,7 @@ def _redecided(decision: Decision | None, record: Redecide, *, resolved: bool = 
 def _with_set(
     decision: Decision, name: str, committables: tuple[Committable, ...], *, resolved: bool = False
 ) -> Decision:
-    """Return the decision with another set of one sink."""
+    """Return the decision with another set for one sink."""
     sink = replace(decision.sinks[name], committables=committables)
     return replace(
         decision,
@@ -266,10 +269,10 @@ def _with_set(
 
 
 def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expected:
-    """Return what is expected of a sink whose set was replaced.
+    """Return the expected mark of a sink whose set was replaced.
 
-    What was proven lost never shows, so only the new set's tokens may; of what an operator took for lost, all may. A
-    sink that is left without rows stays at the epoch before.
+    Participants that were proven lost never show, so only the tokens of the new set may. If an operator declared them
+    lost, the old tokens may show as well. A sink without rows keeps the mark of the epoch before.
     """
     now = expected.now
     if expected.target != sink.target or now is None:
@@ -281,7 +284,7 @@ def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expec
 
 
 def fenced_by(log: Log, mine: Claim) -> Fenced | None:
-    """Return the error of a driver whose claim is not the newest; None when `mine` is."""
+    """Return the error for a driver whose claim is not the newest, None if `mine` is the newest."""
     newer = [claim for claim in log.claims if claim.seq > mine.seq]
     if not newer:
         return None
@@ -293,7 +296,7 @@ def fenced_by(log: Log, mine: Claim) -> Fenced | None:
 
 
 def knows_all(log: Log, listed: Iterable[InDoubt]) -> bool:
-    """Return whether the log has all that there is to say of who began these; else its whole has to be read."""
+    """Return whether the log knows who began these. Otherwise the whole journal must be read."""
     standing = log.standing_claims
     return log.is_whole or all((participant.generation, participant.token) in standing for participant in listed)
 
@@ -301,11 +304,11 @@ def knows_all(log: Log, listed: Iterable[InDoubt]) -> bool:
 def undecided_before(
     log: Log, mine: Claim, sink: str, listed: Sequence[InDoubt], sweep_tokens: frozenset[str] = frozenset()
 ) -> Undecided:
-    """Prove who, of what a sink's backend lists, was begun under an older claim of this journal and is not decided.
+    """Prove which of a sink's listed participants were begun under an older claim of this journal, and are not decided.
 
-    `log` was read after `mine` was appended: no older generation can decide any more, so the proof stays true. An id
-    whose claim does not stand in the journal raises LineageError: somebody else may yet decide it. `sweep_tokens` are
-    tokens for which an operator has said that nobody will.
+    `log` was read after `mine` was appended. No older generation can decide any more, so the proof stays true. A
+    participant whose claim the journal does not have raises LineageError, because somebody else may yet decide it. For
+    `sweep_tokens`, an operator has declared that nobody will.
     """
     standing = log.standing_claims
     decided = log.decision.refs(sink) if log.decision else frozenset()
@@ -325,10 +328,10 @@ def undecided_before(
 
 
 def undecided_losers(log: Log, mine: Claim, sink: str, listed: Iterable[InDoubt]) -> Undecided:
-    """Prove who, of what a sink's backend lists, lost in my own generation (begun up to the decided epoch, not in it),
-    or was begun under an older claim of this journal.
+    """Prove which of a sink's listed participants lost in my own generation, or were begun under an older claim.
 
-    True only between that epoch's commit and the next epoch's tasks. Foreign work is left to the next start.
+    A loser was begun up to the decided epoch, and is not in it. The proof holds only between that epoch's commit and
+    the next epoch's tasks. Foreign work is left to the next start.
     """
     decision, standing = log.decision, log.standing_claims
     decided, epoch = (decision.refs(sink), decision.epoch) if decision else (frozenset[str](), -1)
@@ -349,9 +352,9 @@ def _proven(participants: Sequence[InDoubt]) -> Undecided:
 
 
 def other_journal(sink: str, participant: InDoubt, generation: int, tokens: Collection[str] = ()) -> LineageError:
-    """Return the error of a participant that this journal does not know, for a driver of this generation.
+    """Return the error for a participant that this journal does not know, for a driver of this generation.
 
-    `tokens` are the other foreign ones that are known: a command sweeps all of them, or nothing.
+    `tokens` are the other known foreign ones, because a command sweeps all of them or none.
     """
     sweep = " ".join(f"--sweep-token {token}" for token in sorted(filter(None, {participant.token, *tokens})))
     return LineageError(

@@ -1,11 +1,11 @@
-"""The journal's records and their JSON: versioned, summed, without secrets, never pickled.
+"""The journal's records and their JSON: versioned, with checksums, without secrets, never pickled.
 
-Every record has its `seq`, a random `nonce` to know it by, `names` (the seqs of the last decision's records, as this
-record leaves it) and `before` (the seq of the newest claim or note before it, -1 when there is none): whoever has the
-newest record finds from it all that must be known, however long the journal is. `sha256` is the record's own sum;
-`name_sums`, `before_sum` and `prior_sum` are those of the records at `names`, at `before` and at `seq` - 1, empty where
-there is none: an edited record, or one of another copy, does not fit. `at` is when it was written (Unix seconds), for
-people: no rule reads it.
+Every record has its `seq`, a random `nonce` that identifies it, `names` (the seqs of the last decision's records,
+including this one) and `before` (the seq of the newest claim or note before it, -1 if there is none). So a reader of
+the newest record finds everything that it must know, however long the journal is. `sha256` is the record's own sum.
+`name_sums`, `before_sum` and `prior_sum` are those of the records at `names`, at `before` and at `seq` - 1, empty if
+there is none: an edited record, or a record of another copy, does not fit. `at` is the time when it was written (Unix
+seconds), for people: no rule reads it.
 """
 
 from __future__ import annotations
@@ -50,23 +50,23 @@ __all__ = [
 FORMAT_VERSION = 3
 _READS = (2, 3)
 _LATER = frozenset({"succeeds", "keeps", "settled", "participants", "rows"})
-"""Fields that the first records of this format do not have."""
+"""Fields that the first records of this format lack."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 COPY = (
     "restore that entry from a copy of the journal (`exactsink journal verify JOB.toml` lists what is damaged); "
     "without one, move the journal away, and `exactsink rebase JOB.toml` begins one from the targets' marks"
 )
-"""What to do about an entry that is needed and can't be read."""
+"""The next step if a needed entry can't be read."""
 
 Columns = tuple[tuple[str, str], ...]
-"""A sink's columns in their order: names, and types in Spark's words, such as `decimal(10,2)`."""
+"""A sink's columns in their order: names, and types as Spark writes them, such as `decimal(10,2)`."""
 
 _Committable = Annotated[Committable, PlainValidator(committable_from), PlainSerializer(plain_committable)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed:
-    """What every record has, as the module says; the journal fills it in when it appends one."""
+    """The fields of every record, as described above. The journal sets them when it appends the record."""
 
     seq: int = -1
     nonce: str = ""
@@ -81,7 +81,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class BoundSink:
-    """A sink as a claim's config has it: where its rows go, and how."""
+    """A sink in a claim's config: its target, and its strategy."""
 
     name: str
     backend: str
@@ -91,7 +91,7 @@ class BoundSink:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who claims: the job, and the batch run if it is one; the checkpoint's real path; the sinks; and the process."""
+    """The identity of a claimant: job, batch run if any, the checkpoint's real path, the sinks, and the process."""
 
     job: str
     run: str = ""
@@ -104,10 +104,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the journal expects of one sink's mark in one target.
+    """The mark that the journal expects of one sink in one target.
 
-    `now` is the last decision in which the sink had rows, or the birth before the first; `before` is what `now` was
-    before the newest decision. None: the target is not bound yet, or an older release decided last.
+    `now` is the last decision with rows for the sink, or the birth before the first one. `before` was the value of
+    `now` before the newest decision. None: the target is not bound yet, or an older release decided last.
     """
 
     sink: str
@@ -118,13 +118,13 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Claim(_Placed):
-    """A driver's fencing token: whoever appends it owns the job until the next claim.
+    """A driver's fencing token: the driver that appends it owns the job until the next claim.
 
     `lineage` is the journal's own name, the token of its first claim. An empty `query_id` binds the journal to the next
-    query that claims. Batch n of the bound query is epoch `base + n`; its first one here is `first_epoch`. Both are 0
-    until an operator adopts another checkpoint, and stay as they are from claim to claim. `rebased` is an operator's
-    word: these marks are expected from here on. The decision before stays as it is in the sinks that it `keeps`; in all
-    others it is over. `succeeds` are the other journals on whose marks any rebase so far has put this one.
+    query that claims. Batch n of the bound query is epoch `base + n`; its first epoch here is `first_epoch`. Both are 0
+    until an operator adopts another checkpoint, and pass unchanged from claim to claim. `rebased` are the marks that an
+    operator's rebase expects from here on. The decision before it remains in the sinks that it `keeps`, and ends in all
+    others. `succeeds` are the other journals on whose marks this one was ever rebased.
     """
 
     generation: int
@@ -159,8 +159,9 @@ class DecidedSink:
 class Decide(_Placed):
     """The commit point of an epoch, for all sinks at once.
 
-    `fingerprint` is of the batch's end, `previous` of the end of the batch before it: a batch is what lies between the
-    two. `marks` has an entry for every sink and target ever seen. Both are None in a record of an older release.
+    `fingerprint` identifies the end of the batch, `previous` the end of the batch before it: a batch is the input
+    between the two. `marks` has an entry for every sink and target that the job has had. In a record of an older
+    release, `previous` and `marks` are None.
     """
 
     epoch: int
@@ -183,28 +184,29 @@ class Redecide(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Note(_Placed):
-    """A text, kept permanently: see `summed_up`; earlier releases noted so what `Complete` and `Action` say now."""
+    """A text, kept permanently (see `summed_up`). Earlier releases wrote notes in place of `Complete` and `Action`."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Complete(_Placed):
-    """Every sink has committed this epoch, and no other will follow: a batch run is done."""
+    """Every sink has committed this epoch, and no other epoch will follow: a batch run is done."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Clean(_Placed):
-    """All that was begun is committed or swept, and nothing is begun since: sinks may leave or change now."""
+    """All begun work is committed or swept, and none was begun since then: sinks may leave or change now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What a command did in one sink, in participants; `left` says why it did not do all of it.
+    """The participants that a command settled in one sink; `left` says why it did not settle all of them.
 
-    `committed` were made visible by it, `stood` before; `lost` only the job can write again; `swept` were undecided.
+    It made `committed` visible; `stood` were visible before; only the job can write `lost` again; `swept` were
+    undecided.
     """
 
     sink: str
@@ -217,9 +219,9 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Action(_Placed):
-    """What an operator did: `who` (user and host), by which `command`, for which `reason`, and its outcome.
+    """An operator's action: `who` (user and host), the `command`, the `reason`, and the outcome.
 
-    `settled` has an entry for every sink, where the command settles sinks.
+    `settled` has an entry for every sink, if the command settles sinks.
     """
 
     who: str
@@ -231,10 +233,10 @@ class Action(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Resolve(_Placed):
-    """An operator's word on what the last decision left in doubt in a sink: `committed`, `lost` or `given-up`.
+    """An operator's resolution of a sink's participants in doubt: `committed`, `lost` or `given-up`.
 
-    It is on these `participants` (by their refs), which have so many `rows`; without any, as an older release wrote it,
-    on all of the sink. What is given up is proven lost, and leaves the decision: nobody writes it again.
+    It applies to these `participants` (by their refs), with `rows` rows. Without any, as an older release wrote it, it
+    applies to the whole sink. Given-up participants are proven lost, and leave the decision: nobody writes them again.
     """
 
     who: str
@@ -256,7 +258,7 @@ _KINDS: Mapping[str, type[Any]] = {
 
 
 def sealed(record: Record) -> tuple[Record, bytes]:
-    """Write a record as JSON, with the sum of all before it at its end; return the record with that sum, too."""
+    """Write a record as JSON, with the sum of its text at the end. Return the record with that sum as well."""
     body: dict[str, Any] = {"version": FORMAT_VERSION, "kind": type(record).__name__.lower()}
     body |= _adapters()[type(record)].dump_python(record, mode="json", exclude={"sha256"})
     text = json.dumps(body, sort_keys=True).encode()
@@ -265,9 +267,9 @@ def sealed(record: Record) -> tuple[Record, bytes]:
 
 
 def decode(data: bytes, seq: int | None = None) -> Record:
-    """Read a record back; `seq` is where it was found. What this release can't read is Fatal: guessing loses rows.
+    """Read a record back. `seq` is where it was found.
 
-    Raises LineageError for a record whose sum is not its own.
+    Raises Fatal if this release can't read it, because a guess would lose rows, and LineageError if its sum is wrong.
     """
     try:
         body = json.loads(data)
@@ -305,7 +307,7 @@ def _not_the(kind: str, seq: int | None, why: str) -> Fatal:
 
 
 def has_sum(data: bytes, sha256: str) -> bool:
-    """Return whether these bytes are the record with this sum. It is not decoded, which takes long for many votes."""
+    """Return whether these bytes are the record with this sum, without decoding it: many votes take long to decode."""
     found = _SUM.search(data)
     body = data if found is None else data[: found.start()] + b"}"  # format 2 has no sum in it
     return hashlib.sha256(body).hexdigest() == sha256 and (found is None or found[1].decode() == sha256)

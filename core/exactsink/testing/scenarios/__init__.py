@@ -1,1 +1,1 @@
-"""The kit's scenarios, each raises Broken when the promise does not hold."""
+"""The kit's scenarios. Each raises Broken if the promise does not hold."""

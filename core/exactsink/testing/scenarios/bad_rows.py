@@ -1,4 +1,4 @@
-"""Scenarios about rows that the target can't hold: they go to a quarantine of the kit's own, in the same epoch."""
+"""Scenarios about rows that the target can't hold: they go to the kit's own quarantine in the same epoch."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["SCENARIOS"]
 
 _BAD = "bad"
 _EACH = 5
-"""Of so many rows one is bad."""
+"""One row in so many is bad."""
 
 
 def _quarantined(context: Context) -> tuple[Script, Counter[str], list[int]]:
-    """Return a job of three epochs with a quarantine, its bad rows as JSON, and the ids of the others."""
+    """Return a job of three epochs with a quarantine, its bad rows as JSON, and the ids of the other rows."""
     script = context.script([20, 20], [20, 20], [20, 20])
     apart: Counter[str] = Counter()
 

@@ -1,4 +1,4 @@
-"""Scenarios about the commit: by another process, by two at once, again, unanswered, interrupted in its middle."""
+"""Scenarios about the commit: in another process, in two at once, repeated, without an answer, interrupted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SWEEPS = 6
 
 
 def _other_process(context: Context) -> None:
-    """Open, write and commit in interpreters that share nothing, though the backend's module may keep state."""
+    """Open, write and commit in interpreters that share no memory, because the backend's module may keep state."""
     session = context.session(1, _TOKEN)
     committables = session.prepare(0, context.rows([20])[0], run=ask_fresh_process)
     _all_stand(ask_fresh_process(partial(session.commit, 0, committables)))
@@ -51,7 +51,7 @@ def _at_once(context: Context) -> None:
 
 
 def _applied_late(context: Context) -> None:
-    """One process looks at the marker and reads its rows; before it applies them, another commits the epoch."""
+    """One process reads the marker and the rows. Before it applies them, another process commits the epoch."""
     backend, session = context.backend, context.session(1, _TOKEN)
     assert isinstance(backend, StagedBackend)
     committables = session.prepare(0, context.rows([20, 20])[0], run=ask)
@@ -71,7 +71,7 @@ def _applied_late(context: Context) -> None:
 
 
 class _SlowApplier(WrappedApplier):
-    """Has looked at the marker and read the staged rows, and says so; applies them when it may."""
+    """Reads the marker and the staged rows, and reports that. Applies them once the test allows it."""
 
     def __init__(self, real: Applier, says: int, may: int) -> None:
         super().__init__(real)
@@ -97,7 +97,7 @@ def _commit_all(commit: Callable[[], Sequence[Outcome]]) -> None:
 
 
 def _replayed(context: Context) -> None:
-    """One epoch is committed by three drivers, each killed before anybody knows that it was."""
+    """Three drivers commit one epoch. Each is killed before it can record the commit."""
     script = context.script([10, 10], [10, 10], [10, 10])
     for fault in (Fault(_COMMIT, "after", "kill", 1), Fault(_COMMIT, "after"), Fault("recommit", "after")):
         context.killed(script, fault)
@@ -113,7 +113,7 @@ def _replayed(context: Context) -> None:
 
 
 def _answer_lost(context: Context) -> None:
-    """The store does the work, and the driver never gets the answer: it tries again."""
+    """The store does the work, but the driver never gets the answer, and tries again."""
     script = context.script([10, 10], [10, 10], [10, 10])
     losing = AnswerLost(context.backend, script.folder)
     context.whole(context.through(script, losing))
@@ -126,7 +126,10 @@ def _answer_lost(context: Context) -> None:
 
 
 def _stalled_inside(context: Context) -> None:
-    """Drivers stall inside their commit; each wakes when its successor is three epochs on, or waits for its lock."""
+    """Drivers stall inside their commits.
+
+    Each wakes once its successor is three epochs ahead, or waits for its lock.
+    """
     script = context.script(*([5, 5],) * (COUNTED + 3 * _STALLS))
     moments = spread(context, script, range(COUNTED, len(script.batches), 3))
     for epoch, moment in moments.items():
@@ -146,13 +149,13 @@ def _stalled_inside(context: Context) -> None:
 
 
 def _killed_inside_sweep(context: Context) -> None:
-    """Driver after driver is killed inside its sweep, each a little later in it."""
+    """Drivers are killed inside their sweeps, each at a later moment than the one before."""
     script = context.script(*([5, 5],) * (_SWEEPS + 2))
     context.killed(script, Fault("vote", "after", "kill", 0))
     counting = Interruption("abort", "count", script.folder)
     context.ends(context.interrupted(script, counting, Fault("vote", "after", "kill", 1)), KILLED, "a counting run")
     if not counting.mark(0).exists():
-        raise Broken("the backend lists nothing of what a killed driver had prepared: there was nothing to sweep")
+        raise Broken("the backend lists none of a killed driver's prepared participants: there was nothing to sweep")
     moments = evenly(list(range(_SWEEPS)), int(counting.mark(0).read_text()))
     for turn, moment in moments.items():
         folder = script.folder / f"sweep-{turn}"
@@ -170,14 +173,14 @@ def _all_stand(outcomes: list[Outcome] | tuple[Outcome, ...] | object) -> None:
     assert isinstance(outcomes, list | tuple)
     wrong = [outcome for outcome in outcomes if not isinstance(outcome, Committed | AlreadyCommitted)]
     if wrong or not outcomes:
-        raise Broken(f"a commit of what was prepared gave {wrong or 'no outcome'}")
+        raise Broken(f"a commit of prepared participants returned {wrong or 'no outcome'}")
 
 
 SCENARIOS = (
     Scenario(
         "other-process",
-        "what one process prepares, an unrelated one commits",
-        "the driver dies, and another machine's driver commits what its tasks had prepared",
+        "an unrelated process commits the participants that another one prepared",
+        "the driver dies, and another machine's driver commits the participants of its tasks",
         _other_process,
     ),
     Scenario(
@@ -188,7 +191,7 @@ SCENARIOS = (
     ),
     Scenario(
         "applied-late",
-        "a process that has looked and then waited applies nothing that another one has applied meanwhile",
+        "a process that reads the marker and then waits applies no epoch that another process has applied meanwhile",
         "a driver reads the marker, is paused by its machine, and applies after its successor did",
         _applied_late,
         ("applier",),
@@ -196,7 +199,7 @@ SCENARIOS = (
     Scenario(
         "commit-replayed",
         "a commit may be repeated, by its process and by others",
-        "a commit went through, the process died before it knew, and the next start commits again",
+        "a commit went through, the process died before it knew, and the next start repeats the commit",
         _replayed,
     ),
     Scenario(

@@ -1,4 +1,4 @@
-"""Scenarios about marks: what a target proves of the journal that feeds it, and of the epoch that it holds."""
+"""Scenarios about marks: the target's proof of the journal that feeds it, and of the epoch that it holds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ _KILLS = 16
 
 
 def _births(context: Context) -> None:
-    """Two journals bind one target at once, round after round: both find the same one's birth, and so does anybody."""
+    """Two journals bind one target at once, round after round.
+
+    Both find the same birth, and so does every later reader.
+    """
     for turn in range(_ROUNDS):
         job = context.job(f"birth{turn}")
         both = [context.session(1, token, job=job) for token in (_TOKEN, _TOKEN[::-1])]
@@ -50,7 +53,7 @@ def _birth(session: Session, answer: Path) -> None:
 
 
 def _second_journal(context: Context) -> None:
-    """A job of the same name, with a journal of its own, opens the target."""
+    """A job of the same name, with another journal, opens the target."""
     script = context.script([10, 10], [10, 10], [10, 10])
     context.killed(script, Fault("complete", "after", "kill", 1))
     other = replace(script, folder=script.folder / "other", batches=context.rows([10, 10], first=1000))
@@ -63,7 +66,7 @@ def _second_journal(context: Context) -> None:
 
 
 def _follows(context: Context) -> None:
-    """The mark is looked at after each epoch; one without rows does not move it."""
+    """The mark is read after each epoch. An epoch without rows does not move it."""
     script = context.script([5, 5], [0, 0], [5, 0], [5, 5])
     for epoch, marked in enumerate([0, 0, 2]):
         context.killed(script, Fault("complete", "after", "kill", epoch))
@@ -73,9 +76,9 @@ def _follows(context: Context) -> None:
 
 
 def _killed_inside_commit(context: Context) -> None:
-    """Driver after driver is killed inside its commit, each a little later in it; its successor finishes.
+    """Drivers are killed inside their commits, each at a later moment; a successor finishes the epoch.
 
-    Where a row of the epoch shows, and the target keeps marks, its mark says so.
+    If a row of the epoch shows, and the target keeps marks, the mark must name that epoch.
     """
     script, traits = context.script(*([5, 5],) * (COUNTED + _KILLS)), context.backend.traits
     for epoch in killed_inside_commits(context, script, _KILLS):
@@ -94,7 +97,7 @@ def _killed_inside_commit(context: Context) -> None:
 
 
 def _kept(context: Context) -> None:
-    """An epoch is committed again, at once and when a later one stands: the mark stays."""
+    """An epoch is committed again, at once and after a later epoch. The mark stays."""
     script = context.script([10, 10], [10, 10], [10, 10])
     context.killed(script, Fault(_COMMIT, "after", "kill", 1))
     decided, session = context.decided(script), _session(context, script)
@@ -108,7 +111,7 @@ def _kept(context: Context) -> None:
 
 
 def _trimmed(context: Context) -> None:
-    """Marks are trimmed again and again, also by a driver of long ago: the highest stays, and no birth comes back."""
+    """Marks are trimmed repeatedly, even by an outdated driver. The highest mark stays, and no birth comes back."""
     script = context.script([10, 10], [10, 10], [10, 10])
     context.killed(script, Fault("complete", "after", "kill", 1))
     session = _session(context, script)
@@ -116,7 +119,7 @@ def _trimmed(context: Context) -> None:
         ask(session.trim_marks)
         _check_mark(context, script, 1)
     if (found := ask(session.put_birth)).epoch != 1:
-        raise Broken(f"the target held epoch 1, and where a birth was to be put it says {found}")
+        raise Broken(f"the target held epoch 1, but put_birth() returned {found}")
     context.whole(script)
     ask(session.trim_marks)
     _check_mark(context, script, 2)
@@ -124,12 +127,12 @@ def _trimmed(context: Context) -> None:
 
 
 def _session(context: Context, script: Script) -> Session:
-    """Return a session of the script's own journal, as a driver has it whose claim is the first."""
+    """Return a session of the script's own journal, as the driver of its first claim has it."""
     return context.session(1, _TOKEN, lineage=script.journal.read().lineage)
 
 
 def _check_mark(context: Context, script: Script, epoch: int) -> None:
-    """Hold the target's mark against this epoch, and against the journal."""
+    """Check the target's mark against this epoch, and against the journal."""
     expected = expected_of(script.journal.read(), SINK, context.backend.target)
     wanted = expected.now if expected is not None else None
 
@@ -142,7 +145,7 @@ def _check_mark(context: Context, script: Script, epoch: int) -> None:
 
 
 def _settled(session: Session, fits: Callable[[Mark | None], bool]) -> Mark | None:
-    """Read the mark until it fits, for a while: a store may show it a little later than the rows."""
+    """Read the mark until it fits, for a while, because a store may show it later than the rows."""
     mark: Mark | None = None
     for _ in range(_TRIES):
         mark = ask(session.mark)
@@ -182,7 +185,7 @@ SCENARIOS = (
     ),
     Scenario(
         "mark-kept",
-        "a commit that is repeated leaves the mark as it is",
+        "a commit that is repeated leaves the mark unchanged",
         "a repeated commit counts its participants twice",
         _kept,
         _MARKS,
@@ -190,7 +193,7 @@ SCENARIOS = (
     Scenario(
         "marks-trimmed",
         "trimming keeps the highest mark",
-        "what proves old epochs is cleaned up while the job runs for months",
+        "the proofs of old epochs are deleted while the job runs for months",
         _trimmed,
         _MARKS,
     ),

@@ -25,7 +25,7 @@ _COMMIT = f"commit:{SINK}"
 _FAILURES: Mapping[Action, str] = MappingProxyType(
     {
         "kill": "kill -9: the machine is lost, or memory runs out",
-        "stall": "the machine is suspended, takes itself for the driver still, and goes on after its successor",
+        "stall": "the machine is suspended, and continues as if it were the driver after its successor has taken over",
     }
 )
 
@@ -42,7 +42,10 @@ def _scenario(point: str, edge: Edge, action: Action) -> Scenario:
 
 
 def _playing(point: str, edge: Edge, action: Action) -> Callable[[Context], None]:
-    """A start meets an unfinished epoch, and the sweep what was never decided; any other point is epoch 1's."""
+    """At `claim` and `recommit`, a start meets an unfinished epoch; at `sweep`, undecided work.
+
+    Other points are epoch 1's.
+    """
     if point == "sweep":
         faults = [Fault("vote", "after", "kill", 1), Fault(point, edge, action)]
     elif point in _START:

@@ -1,4 +1,4 @@
-"""Where inside a committer's call to interrupt it: the moments are counted first, then spread evenly over the call."""
+"""The moments inside a committer's call at which to interrupt it: they are counted, then spread over the call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from exactsink.testing.processes import KILLED
 __all__ = ["COUNTED", "evenly", "killed_inside_commits", "spread"]
 
 COUNTED = 2
-"""So many epochs at the start of a script are played whole, to count the moments of a commit."""
+"""The number of epochs at a script's start that are played without a fault, to count the moments of a commit."""
 
 
 def spread(context: Context, script: Script, epochs: Iterable[int]) -> Mapping[int, int]:
-    """Play the counted epochs, and give each of these epochs a moment of its commit, from the first to the last."""
+    """Play the counted epochs, and return a moment of the commit for each of `epochs`, from the first to the last
+    moment.
+    """
     counting = Interruption("commit", "count", script.folder)
     pid = context.interrupted(script, counting, Fault("open_epoch", "before", "kill", COUNTED))
     context.ends(pid, KILLED, "a driver run whose commits are counted")
@@ -26,7 +28,7 @@ def spread(context: Context, script: Script, epochs: Iterable[int]) -> Mapping[i
 
 
 def killed_inside_commits(context: Context, script: Script, drivers: int) -> Iterator[int]:
-    """Kill so many drivers inside their commits, each a little later in it; yield the epoch after each."""
+    """Kill so many drivers inside their commits, each at a later moment. Yield the epoch after each."""
     moments = spread(context, script, range(COUNTED, COUNTED + drivers))
     kills = Interruption("commit", "kill", script.folder, moments)
     for epoch, moment in moments.items():
@@ -36,6 +38,6 @@ def killed_inside_commits(context: Context, script: Script, drivers: int) -> Ite
 
 
 def evenly(numbers: Sequence[int], count: int) -> Mapping[int, int]:
-    """Return each number a moment, from the first to the last of `count`."""
+    """Return a moment for each number, spread from the first to the last of `count` moments."""
     steps = max(1, len(numbers) - 1)
     return {number: 1 + max(0, count - 1) * place // steps for place, number in enumerate(numbers)}

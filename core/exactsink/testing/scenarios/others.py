@@ -1,4 +1,4 @@
-"""Scenarios about others on the same target: other jobs and sinks, foreign work, another journal of the name."""
+"""Scenarios about others on the same target: other jobs and sinks, foreign work, another journal of the same name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMMIT = f"commit:{SINK}"
 
 
 def _job_that_sweeps(context: Context) -> Script:
-    """Play a job whose driver is killed with prepared work, so that its successor has something to abort."""
+    """Play a job whose driver is killed after it has prepared work, so that its successor has work to abort."""
     script = context.script([10, 10], [10, 10], [10, 10])
     context.killed(script, Fault("vote", "after", "kill", 1))
     context.whole(script)
@@ -27,7 +27,7 @@ def _job_that_sweeps(context: Context) -> Script:
 
 
 def _others_untouched(context: Context) -> None:
-    """Another job, its name beginning like this one's, and another sink of this job have prepared work, and keep it."""
+    """Another job with a similar name, and another sink of this job, have prepared work, and keep it."""
     others = [
         context.session(1, _TOKEN, job=context.job("other")),
         context.session(1, _TOKEN, job=f"{context.job()}-{SINK}"),
@@ -50,7 +50,7 @@ def _still_listed(context: Context, session: Session, refs: list[str]) -> None:
 
 
 def _foreign_untouched(context: Context) -> None:
-    """Something with a name that is no participant's stands where the backend lists its own."""
+    """Foreign work, whose name is not a participant's, is where the backend lists its own."""
     ask(lambda: context.target.foreign(context.place))
     if not ask(lambda: context.target.foreign_stands(context.place)):
         raise Broken("foreign() put nothing there that foreign_stands() sees")
@@ -62,7 +62,7 @@ def _foreign_untouched(context: Context) -> None:
 
 
 def _another_journal(context: Context) -> None:
-    """An id of this job was begun under a claim that this journal does not hold: the start is refused."""
+    """An id of this job was begun under a claim that its journal does not have. The start is refused."""
     script = context.script([10, 10], [10, 10])
     context.killed(script, Fault("complete", "after", "kill", 0))
     lineage = script.journal.read().lineage
@@ -75,7 +75,7 @@ def _another_journal(context: Context) -> None:
 
 
 def _in_turn(context: Context) -> None:
-    """Two jobs, one after the other, from their first epoch to their last."""
+    """Two jobs run one after the other, each from its first epoch to its last."""
     for job, first in (("first", 0), ("second", 1000)):
         script = context.script([10, 10], [10, 10], job=context.job(job), first=first)
         context.killed(script, Fault(_COMMIT, "before", "kill", 1))
@@ -84,7 +84,7 @@ def _in_turn(context: Context) -> None:
 
 
 def _interleaved(context: Context) -> None:
-    """Each of two jobs stands before its decision, or its commit, while the other one is swept or finished."""
+    """Each of two jobs stops before its decision, or its commit, while the other one is swept or finished."""
     one = context.script([10, 10], [10, 10], [10, 10], job=context.job("first"))
     two = context.script([10, 10], [10, 10], [10, 10], job=context.job("second"), first=1000)
     deciding = context.stopped(one, Fault("decide", "before", "stall", 1))
@@ -112,8 +112,8 @@ SCENARIOS = (
     ),
     Scenario(
         "foreign-untouched",
-        "what is no participant's is left alone",
-        "somebody's own prepared work stands in the same store",
+        "foreign work is left alone",
+        "somebody else's prepared work exists in the same store",
         _foreign_untouched,
         ("foreign",),
     ),

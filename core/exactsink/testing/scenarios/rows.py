@@ -1,4 +1,4 @@
-"""Scenarios about the rows themselves: none, many, in order, and seen by no reader too early."""
+"""Scenarios about the rows themselves: none, many, in order, and invisible before their decision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EPOCHS = 12
 
 
 def _empty(context: Context) -> None:
-    """Epochs and partitions without rows: first, between others, and last."""
+    """Epochs and partitions without rows come first, between others, and last."""
     script = context.script([0, 0], [10, 0], [0, 0], [0, 10], [0, 0])
     context.killed(script, Fault("complete", "before", "kill", 2))
     context.whole(script)
@@ -26,14 +26,14 @@ def _empty(context: Context) -> None:
 
 
 def _many(context: Context) -> None:
-    """Rows by the hundred thousand, in one epoch."""
+    """One epoch has rows by the hundred thousand."""
     script = context.script([MANY // 2, MANY // 2], [10, 10], chunk=10_000)
     context.whole(script)
     context.check_rows(range(MANY + 20))
 
 
 def _order(context: Context) -> None:
-    """Of the rows of a partition none overtakes another, wherever the target shows both."""
+    """Rows of a partition keep their order, if the target shows one."""
     counts = [[40, 60, 50], [30, 0, 40]]
     context.whole(context.script(*counts))
     context.check_rows(range(220))
@@ -56,7 +56,7 @@ def _order(context: Context) -> None:
 
 
 def _hidden(context: Context) -> None:
-    """Readers look while a driver stands before its decision, all participants having voted."""
+    """Readers look while a driver is stopped before its decision, after all participants have voted."""
     script = context.script([10, 10], [10, 10], [10, 10])
     stopped = context.stopped(script, Fault("vote", "before", "stall", 1))
     context.check_rows(range(20))
@@ -70,7 +70,7 @@ def _hidden(context: Context) -> None:
 
 
 def _one_moment(context: Context) -> None:
-    """Readers look while a driver is stopped inside its commits: they see all of the epoch, or none of it."""
+    """Readers look while a driver is stopped inside its commits. They see all rows of the epoch, or none."""
     script = context.script(*([5, 5, 5, 5],) * EPOCHS)
     moments = spread(context, script, range(COUNTED, EPOCHS))
     stops = Interruption("commit", "stall", script.folder, moments)
@@ -96,7 +96,7 @@ SCENARIOS = (
     Scenario(
         "many-rows",
         "100,000 rows of one epoch are applied once",
-        "a batch is larger than what the writer keeps at once",
+        "a batch is larger than the writer's buffer",
         _many,
     ),
     Scenario(

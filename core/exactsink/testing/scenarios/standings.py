@@ -1,4 +1,4 @@
-"""Scenarios about `assess`: it answers what `commit` would, beside a commit at work too, and changes nothing."""
+"""Scenarios about `assess`: it returns what `commit` would, even beside a running commit, and changes nothing."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _STALLS = 5
 
 
 def _assessed(context: Context) -> None:
-    """Look at an epoch before its commit and after it, from several processes, and again."""
+    """Assess an epoch before its commit and after it, from several processes, repeatedly."""
     session, committables = _prepared(context, 5, 5, 5)
     for look in (ask, ask_fresh_process):
         found = _looked(context, session, 0, committables, look)
         if set(found) != {Prepared()}:
-            raise Broken(f"of what is prepared, and committed by nobody, assess says {found}")
+            raise Broken(f"of participants that are prepared, and committed by nobody, assess says {found}")
     held = ask(session.blocked)
     if not all(isinstance(sentence, str) and sentence for sentence in held):
         raise Broken(f"blocks gives {held}, not sentences")
@@ -49,25 +49,25 @@ def _assessed(context: Context) -> None:
     for _ in range(2):
         found = _looked(context, session, 0, committables)
         if set(found) != {AlreadyCommitted()} and not _is_marked(session, 0, found):
-            raise Broken(f"of what is committed assess says {found}")
+            raise Broken(f"of committed participants assess says {found}")
     _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
     context.check_rows(range(15))
 
 
 def _assessed_lost(context: Context) -> None:
-    """Look at an epoch of which the store has lost a participant."""
+    """Assess an epoch after the store has lost one of its participants."""
     session, committables = _prepared(context, 5, 5)
     ask(lambda: context.target.lose_votes(context.place, committables[:1]))
     context.faults.append(f"lost-{committables[0].txn.id}")
     for _ in range(2):
         found = _looked(context, session, 0, committables)
         if isinstance(found[0], Prepared | AlreadyCommitted):
-            raise Broken(f"of what is lost assess says {found[0]}")
+            raise Broken(f"of a lost participant assess says {found[0]}")
         _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
 
 
 def _assessed_inside(context: Context) -> None:
-    """Driver after driver is killed inside its commit; what it left is looked at, then committed."""
+    """Drivers are killed inside their commits, each at a later moment. The epoch is assessed, then committed."""
     script = context.script(*([5, 5],) * (COUNTED + _KILLS))
     for epoch in killed_inside_commits(context, script, _KILLS):
         committables = context.decided(script)
@@ -75,7 +75,7 @@ def _assessed_inside(context: Context) -> None:
         found = _looked(context, session, epoch, committables)
         wrong = [one for one in found if not isinstance(one, Prepared | AlreadyCommitted)]
         if wrong and not _is_marked(session, epoch, found):
-            raise Broken(f"of what is decided, and was committed in part, assess says {wrong}")
+            raise Broken(f"of decided participants, committed in part, assess says {wrong}")
         shown = context.read()
         whole = all(shown[row] for row in range(10 * epoch, 10 * epoch + 10))
         _check(session, epoch, found, ask(partial(session.commit_marked, epoch, committables)), shown=whole)
@@ -86,7 +86,10 @@ def _assessed_inside(context: Context) -> None:
 
 
 def _assessed_beside(context: Context) -> None:
-    """One process stalls while it looks, each time a little later in it; another one commits, and the first goes on."""
+    """One process stalls while it assesses, each time at a later moment.
+
+    Another one commits, and the first continues.
+    """
     session = context.session(1, _TOKEN)
     _bind(session)
     moments: Mapping[int, int] = {}
@@ -100,7 +103,7 @@ def _assessed_beside(context: Context) -> None:
             raise Broken(f"a process that looks at epoch {epoch} ended, or was stopped, before its time")
         try:
             ask(partial(session.commit_marked, epoch, committables))
-        except Retryable:  # what the other one reads is locked for so long
+        except Retryable:  # the commit has locked the rows that it reads
             pass
         else:
             context.faults.append(f"committed-inside-assess-e{epoch}-at-{moments.get(epoch, 'its end')}")
@@ -116,12 +119,12 @@ def _look(looking: Session, session: Session, epoch: int, committables: Sequence
     found = looking.assess(epoch, committables)
     right = all(isinstance(one, Prepared | AlreadyCommitted) for one in found) or _is_marked(session, epoch, found)
     if not right:
-        print(f"of what another process commits assess says {found}", file=sys.stderr)
+        print(f"of participants that another process commits assess says {found}", file=sys.stderr)
     return 0 if right else 1
 
 
 def _prepared(context: Context, *counts: int) -> tuple[Session, list[Committable]]:
-    """Bind the target, and prepare an epoch of so many rows in each partition."""
+    """Bind the target, and prepare an epoch with so many rows in each partition."""
     session = context.session(1, _TOKEN)
     _bind(session)
     return session, session.prepare(0, context.rows(counts)[0], run=ask)
@@ -139,7 +142,7 @@ def _looked(
     committables: Sequence[Committable],
     look: Callable[[Callable[[], Any]], Any] = ask,
 ) -> Sequence[Standing]:
-    """Assess, and see that this has changed nothing."""
+    """Assess, and check that this has changed nothing."""
     before = _state(context, session)
     found: Sequence[Standing] = look(partial(session.assess, epoch, committables))
     if len(found) != len(committables):
@@ -161,7 +164,7 @@ def _state(context: Context, session: Session) -> tuple[object, ...]:
 def _check(
     session: Session, epoch: int, found: Sequence[Standing], outcomes: Sequence[Outcome], *, shown: bool = False
 ) -> None:
-    """Hold a commit's outcomes against what was said before it; `shown` says that all its rows had shown by then."""
+    """Compare a commit's outcomes with the assessment before it. `shown` means that all its rows showed by then."""
     inherited = ask(session.inherits_assess)
     for said, outcome in zip(found, outcomes, strict=True):
         late = shown and said == Prepared() and outcome == AlreadyCommitted()
@@ -170,14 +173,14 @@ def _check(
 
 
 def agree(said: Standing, outcome: Outcome) -> bool:
-    """Return whether a commit answers what was said before it; another process may have committed in between."""
+    """Return whether an outcome agrees with the assessment before it. Another process may have committed in between."""
     if isinstance(said, Prepared):
         return isinstance(outcome, Committed | AlreadyCommitted)
     return type(said) is type(outcome)
 
 
 def _is_marked(session: Session, epoch: int, found: Sequence[Standing]) -> bool:
-    """Return whether the mark proves what an inherited `assess` calls Unknown."""
+    """Return whether the mark proves the participants that an inherited `assess` reports as Unknown."""
     if not session.backend.traits.marks or any(isinstance(one, Lost) for one in found):
         return False
     mark = ask(session.mark)
@@ -187,27 +190,27 @@ def _is_marked(session: Session, epoch: int, found: Sequence[Standing]) -> bool:
 SCENARIOS = (
     Scenario(
         "assessed",
-        "assess answers what commit would, and changes nothing",
-        "an operator asks what is in doubt, and asking changes it",
+        "assess returns the outcome of a commit, and changes nothing",
+        "an operator's query about participants in doubt changes them",
         _assessed,
     ),
     Scenario(
         "assessed-lost",
-        "assess answers Lost where commit would",
+        "assess returns Lost if commit would",
         "`exactsink status` says prepared, and the commit then says lost",
         _assessed_lost,
         ("can_lose_votes",),
     ),
     Scenario(
         "assessed-inside-commit",
-        "assess is right of an epoch that is committed in part",
+        "assess is right about an epoch that is committed in part",
         "an operator looks after a driver died in the middle of a commit",
         _assessed_inside,
     ),
     Scenario(
         "assessed-beside-commit",
-        "assess is right whenever another process commits",
-        "an operator looks beside a driver at work, and is alarmed for nothing",
+        "assess is right at every moment of another process's commit",
+        "an operator looks beside a driver at work, and gets a false alarm",
         _assessed_beside,
     ),
 )

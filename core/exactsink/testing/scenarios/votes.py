@@ -1,4 +1,4 @@
-"""Scenarios about votes: lost ones, ones whose fate nobody can prove, losers of a retry, and an earlier release's."""
+"""Scenarios about votes: lost votes, votes with an unknown outcome, losers of a retry, votes of earlier releases."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _losing(which: slice) -> Callable[[Context], None]:
         lost = context.decided(script)[which]
         ask(lambda: context.target.lose_votes(context.place, lost))
         context.faults += [f"lost-{committable.txn.id}" for committable in lost]
-        context.killed(script, Fault("open_epoch", "before", "kill", 2))  # while the decision is still that epoch's
+        context.killed(script, Fault("open_epoch", "before", "kill", 2))  # while that epoch's decision is the last one
         kept = [c.txn.id for c in lost if c in context.decided(script)]
         if kept:
-            raise Broken(f"{kept} still stand in the decision")
+            raise Broken(f"{kept} are still in the decision")
         context.whole(script)
         context.check_rows(range(60))
         context.check_nothing_in_doubt(script)
@@ -48,15 +48,15 @@ def _unproven(edge: str) -> Callable[[Context], None]:
             context.whole(script, code=InDoubtError.exit_code)
             found = context.read()
             if found != stood:
-                raise Broken(f"{(found - stood).total()} rows were applied by a job that was to stop")
+                raise Broken(f"{(found - stood).total()} rows were applied by a job that had to stop")
         if context.decided(script) != decided:
-            raise Broken("what can't be proven lost was decided again")
+            raise Broken("participants that can't be proven lost were decided again")
 
     return play
 
 
 def _loser_swept(context: Context) -> None:
-    """A task is killed when it has prepared, another attempt wins: the loser is listed, then swept."""
+    """A task is killed after it has prepared, and another attempt wins. The loser is listed, then swept."""
     script = context.script([10, 10], [10, 10], [10, 10])
     pid = context.stopped(script, Fault("pre_commit", "after", "kill", 1), Fault("decide", "before", "stall", 1))
     listed = [participant.ref for participant in ask(context.session(1, _TOKEN).listed)]
@@ -70,7 +70,7 @@ def _loser_swept(context: Context) -> None:
 
 
 def _previous(context: Context) -> None:
-    """What the author recorded of earlier releases is committed by this one, and by it again."""
+    """This release commits the participants that earlier releases prepared, and commits them again."""
     committables = ask(lambda: list(context.target.previous(context.place)))
     if not committables:
         raise Broken("previous() gives no committable")
@@ -83,7 +83,7 @@ def _previous(context: Context) -> None:
         session = context.session(decided[0].txn.generation, decided[0].txn.token, job=job, sink=sink)
         ask(
             partial(session.open, epoch, schema)
-        )  # as the earlier release did before its tasks: the target's own tables stand
+        )  # as the earlier release did before its tasks: the target's own tables exist
         for _ in range(2):
             outcomes = ask(partial(session.commit, epoch, decided))
             if not all(isinstance(outcome, Committed | AlreadyCommitted) for outcome in outcomes):
@@ -101,21 +101,21 @@ SCENARIOS = (
     Scenario(
         "all-votes-lost",
         "lost votes are written again",
-        "a store's time-out drops all that was prepared, while the job was down",
+        "a store's time-out drops all prepared work while the job is down",
         _losing(slice(None)),
         ("can_lose_votes",),
     ),
     Scenario(
         "one-vote-lost",
         "one lost vote of several is written again",
-        "it drops one of several",
+        "it drops one participant of several",
         _losing(slice(1)),
         ("can_lose_votes",),
     ),
     Scenario(
         "unknown-before-commit",
-        "what nobody can prove stops the job",
-        "somebody removes what was prepared, and all trace of it",
+        "an outcome that nobody can prove stops the job",
+        "somebody removes prepared work, and every trace of it",
         _unproven("before"),
         _EVIDENCE,
     ),
@@ -135,7 +135,7 @@ SCENARIOS = (
     ),
     Scenario(
         "previous-release",
-        "what earlier releases prepared is committed",
+        "participants that earlier releases prepared are committed",
         "the plugin is upgraded while an epoch of its old release is decided and not committed",
         _previous,
         ("previous",),

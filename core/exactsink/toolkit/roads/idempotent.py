@@ -1,8 +1,9 @@
-"""The way for stores that have keys and conditional writes but no transactions: the author writes only `apply`.
+"""The road for stores with keys and conditional writes, but without transactions: the author writes only `apply`.
 
-Rows are staged as `staged` beside this does it, and put into the store once the epoch is decided. That an epoch
-is applied, or about to be, is proven by a small file in the staging folder, so the store needs to hold nothing but the
-rows. These files are the sink's marks, too.
+Rows are staged as in `staged`, and put into the store after their epoch is decided. A small file in the staging folder
+proves that an epoch is applied, or about to be, so the store holds nothing but the rows. These files are also the
+sink's marks.
+
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ _VERSION = re.compile(r"(\d{19})\.(\d{19})\.(\d{19})\.(.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a row is put with: its epoch, that epoch's generation, and the row's place in the epoch.
+    """The version of a stored row: its epoch, that epoch's generation, and the row's place in the epoch.
 
-    Staged rows come in a fixed order, so a row has the same version whichever process puts it, and however often.
-    `succeeds` are the lineages that this one goes on from (see JobContext); no part of what is stored.
+    Staged rows come in a fixed order, so a row has the same version, however often and from whichever process it is
+    put. `succeeds` holds the lineages that this one continues (see JobContext); it is not stored.
     """
 
     lineage: str
@@ -54,10 +55,10 @@ class Version:
     succeeds: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     def replaces(self, stored: Version | None) -> bool:
-        """Return whether a row of this version goes over the stored one: only over a lower version, or where none is.
+        """Return whether a row of this version replaces the stored one: if there is none, or if its version is lower.
 
-        A stored version of another journal raises LineageError, as its numbers can't be compared with this one's;
-        unless this journal goes on from that one, with higher numbers.
+        Raises LineageError if another journal wrote the stored version, because versions of two journals can't be
+        compared. The exception is a journal that this one continues: then this version is the higher one.
         """
         if stored is None:
             return True
@@ -71,7 +72,7 @@ class Version:
 
     @property
     def text(self) -> str:
-        """One text for a store that compares texts: its order is the order of one journal's versions."""
+        """A text for stores that compare texts: the texts of one journal sort like its versions."""
         return f"{self.epoch:019d}.{self.generation:019d}.{self.place:019d}.{self.lineage}"
 
     @classmethod
@@ -84,7 +85,7 @@ class Version:
         return cls(lineage, int(epoch), int(generation), int(place))
 
     def at(self, place: int) -> Version:
-        """Return the version of the epoch's row at `place`, counted from 0 over all of its batches."""
+        """Return the version of the epoch's row at `place`, which counts the rows of all batches from 0."""
         return replace(self, place=place)
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Version, dict[str, Any]]]:
@@ -97,10 +98,10 @@ class Version:
 
 
 class IdempotentBackend(StagingBackend):
-    """Stage rows, then put them by key, each only over a lower version. The author writes what is abstract here.
+    """Stage rows, then put them by key, each only over a lower version. The author implements the abstract methods.
 
-    One job and sink alone may write the keys: epochs of two jobs can't be compared. Rows show one by one while a
-    decided epoch is applied.
+    Only one job and sink may write the keys, because epochs of two jobs can't be compared. While a decided epoch is
+    applied, its rows become visible one by one.
     """
 
     def __init__(self, options: BackendOptions) -> None:
@@ -119,29 +120,29 @@ class IdempotentBackend(StagingBackend):
 
     @abstractmethod
     def apply(self, version: Version, batches: Iterator[pa.RecordBatch]) -> None:
-        """Put every row of the epoch, durably, each only if `its version.replaces(the stored one)`; in the driver.
+        """Put every row of the epoch durably, each only if `its version.replaces(the stored one)`. Runs in the driver.
 
-        The comparison and the put are one atomic step of the store, and the stored version is never dropped. Then
-        what is promised holds: running it again, in another process at the same time, or in one that was stalled for
-        epochs, changes nothing. `version.rows(batches)` yields the rows with their versions; authors who take whole
-        batches count the places themselves (`version.at`). It connects and closes the connection itself.
+        The store compares and puts in one atomic step, and never drops a stored version. Then the promise holds: a
+        second `apply` changes nothing, even at the same time in another process, or in one that was stalled for epochs.
+        `version.rows(batches)` yields the rows with their versions; if you use whole batches, count the places yourself
+        (`version.at`). `apply` opens its connection and closes it.
 
-        Raises Retryable when the store may answer later, Fatal when a person must fix something first.
+        Raises Retryable if the store may answer later, Fatal if a person must fix something first.
         """
 
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
-        """Look before the first row whether the store can take such rows. Changes nothing."""
+        """Check, before the first row, that the store can take such rows. Changes nothing."""
         return ()
 
     def prepare(self, schema: pa.Schema) -> None:
-        """Make what an epoch needs in the store. Idempotent; called before each epoch's first row."""
+        """Create in the store the objects that an epoch needs. Idempotent; called before each epoch's first row."""
 
     @property
     def traits(self) -> Traits:
         return Traits(needs_shared_staging=True, needs_epoch_order=True, marks=True, marks_in_staging=True)
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
-        """Refuse, in the task, rows without a key. An author who refuses more calls this too."""
+        """Refuse, in the task, rows without a key. An override that refuses more rows must call this one."""
         for key in self.keys:
             if key not in batch.schema.names:
                 raise Fatal(
@@ -161,7 +162,10 @@ class IdempotentBackend(StagingBackend):
 
 
 class _ProvenApplier(Applier):
-    """Apply through the author's backend; a file says so before the first row, and another before any is dropped."""
+    """Apply through the author's backend.
+
+    A file records it before the first row, another before staged rows are dropped.
+    """
 
     def __init__(
         self, backend: IdempotentBackend, folder: AnyPath, succeeds: frozenset[str], file_mode: FileMode
@@ -182,7 +186,10 @@ class _ProvenApplier(Applier):
         self._backend.prepare(schema)
 
     def last_applied(self, job: str, sink: str) -> Marker | None:
-        """Return the newest proof. Durable before anyone trusts it: who wrote it may have died before it synced."""
+        """Return the newest proof.
+
+        It is durable when this returns: its writer may have died before it synced the file.
+        """
         proofs = self._proofs(job, sink)
         if not proofs:
             return None
@@ -194,17 +201,17 @@ class _ProvenApplier(Applier):
         with staging_errors(self._folder):
             make_folder(self._folder, self._file_mode)
             while (stands := self.last_applied(birth.job, birth.sink)) is None:
-                create_file(self._path(birth), _dumped(birth))  # and look again: an older one may be trimmed by now
+                create_file(self._path(birth), _dumped(birth))  # then read again: an older birth may be gone by now
         return stands
 
     def confirm(self, job: str, sink: str) -> None:
-        """Write the newest proof again: its writer may have died before it synced, or met a sync that failed.
+        """Write the newest proof again, because its writer may have died before the sync, or its sync may have failed.
 
-        Older ones go: a driver that was overtaken may have written one late.
+        Also drops older proofs: a driver that was overtaken may have written one late.
         """
         proofs = (
             [] if isinstance(self._folder, ObjectPath) else self._proofs(job, sink)
-        )  # a store keeps each object that it shows
+        )  # an object store keeps every object that it shows
         if proofs:
             newest = max(proofs, key=_rank)
             with staging_errors(self._folder):
@@ -215,7 +222,7 @@ class _ProvenApplier(Applier):
         begun = replace(marker, complete=False)
         if not (self._goes_on(marker) and self._keep(begun)):
             return False
-        marker = replace(marker, expected="any")  # from here on it is the one of this call
+        marker = replace(marker, expected="any")  # from here on, any stored marker is this call's own
         version = Version(marker.lineage, marker.epoch, marker.generation, succeeds=self._succeeds)
         self._backend.apply(version, batches)
         if next(batches, None) is not None:
@@ -229,14 +236,17 @@ class _ProvenApplier(Applier):
         """Do nothing: the author's `apply` closes what it opens."""
 
     def _goes_on(self, marker: Marker) -> bool:
-        """Return whether the epoch is yet to be applied; another driver may be first, and put the same rows."""
+        """Return whether the epoch must still be applied.
+
+        Another driver may apply it at the same time, with the same rows.
+        """
         if marker.must_apply(self.last_applied(marker.job, marker.sink)):
             return True
         self.confirm(marker.job, marker.sink)
         return False
 
     def _keep(self, marker: Marker) -> bool:
-        """Write a proof; return whether nobody with a newer one has cleaned up behind this driver."""
+        """Write a proof. Return False if a driver with a newer proof has already removed the older ones."""
         try:
             replace_file(self._path(marker), _dumped(marker))
         except OSError as error:
@@ -251,13 +261,13 @@ class _ProvenApplier(Applier):
         return self._folder / f"{marker.job}.{marker.sink}.e{marker.epoch}{suffix}"
 
     def _drop_older(self, job: str, sink: str) -> None:
-        """Drop all proofs but the newest, which may be another driver's: a late one never goes back in time."""
+        """Drop all proofs but the newest, which may be another driver's. A late call never goes back in time."""
         newest = max(map(_rank, self._proofs(job, sink)), default=(0, False))
         with staging_errors(self._folder):
             remove_files(self._folder, [name for name in self._names(job, sink) if _rank_of(name) < newest])
 
     def _names(self, job: str, sink: str) -> list[str]:
-        """List the proofs' names, also of those that were never finished."""
+        """List the names of all proofs, including unfinished ones."""
         with staging_errors(self._folder), suppress(FileNotFoundError):  # no folder yet
             names = file_names(self._folder)
             return [name for name in names if name.startswith(f"{job}.{sink}.e") and ".appl" in name]
@@ -267,7 +277,7 @@ class _ProvenApplier(Applier):
         found = []
         for name in self._names(job, sink):
             if not name.endswith((_APPLIED, _APPLYING)):
-                continue  # not finished
+                continue  # unfinished
             path = self._folder / name
             try:
                 with staging_errors(self._folder):
@@ -276,7 +286,7 @@ class _ProvenApplier(Applier):
             except Retryable as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                return self._proofs(job, sink)  # a newer one took its place: was it listed?
+                return self._proofs(job, sink)  # a newer proof took its place, and this list may lack it
             except (ValueError, TypeError) as error:
                 raise Fatal(
                     f"{path} does not say which epoch was applied: {error}",

@@ -1,7 +1,6 @@
-"""The write-ahead way for plugin authors: rows are staged durably, then applied in one target transaction.
+"""The road for targets with transactions: rows are staged durably, then applied in one transaction of the target.
 
-The author writes an `Applier`: one transaction that holds the rows and the (job, sink) marker. Staging, votes, the
-sweep, replays and lineage are done here.
+The author writes an `Applier`, whose transaction holds rows and marker. This module does staging, votes and sweep.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ _STAGING_FIX = "set [job] staging to a folder that the driver and every executor
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Which epoch a target last applied for (job, sink): written in the same transaction as its rows.
+    """The epoch that a target last applied for (job, sink), written in the same transaction as the epoch's rows.
 
-    `token` is the claim's under which the epoch was begun, empty in a marker of an earlier release. A birth, which
-    binds the target to a journal before its first epoch, has epoch -1. `complete` is False where a store without
-    transactions has begun to apply the epoch. `expected` is not persisted: it is the marker that was last compared
+    `token` is that of the claim under which the epoch was begun; a marker of an earlier release has none. A birth,
+    which binds the target to a journal before its first epoch, has epoch -1. `complete` is False if a store without
+    transactions has only begun to apply the epoch. `expected` is not persisted: it is the marker that was last compared
     with the journal before this one is applied, "any" if none was.
     """
 
@@ -78,24 +77,25 @@ class Marker:
     def of(
         cls, ctx: JobContext, epoch: int, committables: Sequence[Committable], expected: Marker | Literal["any"] | None
     ) -> Marker:
-        """Make an epoch's marker; its token is the newest generation's of the set."""
+        """Make an epoch's marker, with the token of the newest generation among the committables."""
         newest = max((c.txn for c in committables), key=lambda txn: txn.generation, default=None)
         generation, token = (newest.generation, newest.token) if newest is not None else (ctx.generation, "")
         return cls(ctx.job, ctx.sink, ctx.lineage, epoch, generation, token, expected=expected)
 
     @property
     def mark(self) -> Mark:
-        """What this marker says, in the contract's words."""
+        """This marker as a mark of the contract."""
         if self.epoch == _BIRTH:
             return Mark(self.lineage)
         tokens = frozenset([self.token] if self.token else [])
         return Mark(self.lineage, self.epoch, tokens, None if self.complete else 0)
 
     def must_apply(self, stored: Marker | None) -> bool:
-        """Return whether this epoch is yet to be applied, given the marker read inside the applying transaction.
+        """Return whether this epoch must be applied, given the marker that the applying transaction has read.
 
         An older write never overwrites a newer one: a driver that was stalled finds its epoch applied. A marker of
-        another journal raises LineageError, and any other than the expected one Retryable: it is to be read again.
+        another journal raises LineageError. A marker other than the expected one raises Retryable, so that it is read
+        again.
         """
         approved = self.expected == stored
         if stored is not None:
@@ -112,7 +112,7 @@ class Marker:
         return True
 
     def check_new(self, stored: Marker | None) -> None:
-        """Raise LineageError unless this epoch, which is about to be opened, comes after the target's marker."""
+        """Raise LineageError unless this epoch, which is about to be opened, is higher than the target's marker."""
         if not self.must_apply(stored):
             raise LineageError(
                 f"sink {self.sink}: the target already holds epoch {self.epoch}",
@@ -126,60 +126,57 @@ class Applier(ABC):
 
     @abstractmethod
     def check(self, schema: pa.Schema) -> Iterable[Finding]:
-        """Look before the first row whether the target can take such rows. Changes nothing.
+        """Check, before the first row, that the target can take such rows. Changes nothing.
 
-        Also called in a driver's first epoch, and in each whose rows have other columns than those of the one before.
+        Also called in a driver's first epoch, and in each epoch whose columns differ from those of the epoch before.
         """
 
     def check_target(self) -> Iterable[Finding]:
-        """Look at what `check` does but for the rows' columns, which are not known yet. Changes nothing."""
+        """Check the target as `check` does, before the columns of the rows are known. Changes nothing."""
         return ()
 
     @abstractmethod
     def open_epoch(self, schema: pa.Schema) -> None:
-        """Make the target and the marker's table when the options say so. Idempotent."""
+        """Create the target, if the options say so, and the table of markers. Idempotent."""
 
     @abstractmethod
     def last_applied(self, job: str, sink: str) -> Marker | None:
-        """Read the marker of (job, sink); None when this target never applied an epoch of it.
+        """Return the marker of (job, sink), None if this target never applied an epoch of it.
 
-        Where the backend keeps marks it is also called before the first `open_epoch`, and changes nothing: None where
-        there is no target or no marker's table yet. It is read where `apply` writes, never from a replica.
+        If the backend keeps marks, also called before the first `open_epoch`: without a target, or a table of markers,
+        it returns None. Changes nothing. Reads from the server that `apply` writes to, never from a replica.
         """
 
     def put_birth(self, birth: Marker) -> Marker:
-        """In ONE transaction: store `birth` if (job, sink) has no marker; return the one that stands. Durable.
+        """In ONE transaction: store `birth` if (job, sink) has no marker, and return the stored one. Durable.
 
-        Only called where the backend's traits say `marks=True`, also before the first `open_epoch`.
+        Called only if the backend's traits have `marks=True`, also before the first `open_epoch`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no put_birth, and its backend's traits say marks=True")
 
-    def confirm(self, job: str, sink: str) -> None:  # noqa: B027  # a database needs nothing for it
-        """Make the marker durable that stands, which another process may have stored: what is dropped rests on it."""
+    def confirm(self, job: str, sink: str) -> None:  # noqa: B027  # a database needs no code here
+        """Make the stored marker durable, which another process may have written, before staged rows are dropped."""
 
     @abstractmethod
     def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
-        """In ONE transaction: read the stored marker under a lock, apply `batches` and store `marker` if
-        `marker.must_apply(stored)`; return whether it did. Durable when it returns. Batches come in a fixed order.
+        """In ONE transaction: read the stored marker under a lock and, if `marker.must_apply(stored)`, apply and store.
 
-        Raises Retryable when the target may answer later, Fatal when a person must fix something first.
+        Returns whether it applied `batches`, which come in a fixed order. Durable when it returns. Raises Retryable if
+        the target may answer later, Fatal if a person must fix something first.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Close what was opened."""
+        """Close the resources that were opened."""
 
 
 class StagingBackend(Backend):
-    """A backend whose rows wait in Arrow files under `[job] staging` until the epoch is decided.
-
-    Authors extend one of its two subclasses: `StagedBackend`, or `IdempotentBackend`.
-    """
+    """Base of `StagedBackend` and `IdempotentBackend`: rows wait in Arrow files under `[job] staging`."""
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
         """Refuse, in the task, rows that could never be applied: after the decision it is too late. Raises Fatal.
 
-        Where it looks at each row by itself, the traits may say `validates_rows`: then it judges rows for a quarantine.
+        If it judges each row by itself, the traits may say `validates_rows`, and then it judges rows for a quarantine.
         """
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
@@ -243,7 +240,7 @@ class _StagedWriter(Writer):
 
 
 class MarkerCommitter(Committer):
-    """The part of a committer that reads and makes markers: a target's marker of (job, sink) is the sink's mark."""
+    """The part of a committer that reads and makes markers. A target's marker of (job, sink) is the sink's mark."""
 
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         self._ctx = ctx
@@ -252,9 +249,10 @@ class MarkerCommitter(Committer):
         self._fits: pa.Schema | None = None
 
     def check_columns(self, schema: pa.Schema) -> None:
-        """Refuse rows of other columns than the last epoch's, if the target can't take them. Raises Fatal.
+        """Refuse columns that differ from the last epoch's, if the target can't take them. Raises Fatal.
 
-        A hand-made query may give each batch other columns, and preflight looked at the first one's.
+        A hand-made query may give each batch different columns, and preflight has checked only those of the first
+        batch.
         """
         if schema != self._fits:
             for finding in self._applier.check(schema):
@@ -263,7 +261,7 @@ class MarkerCommitter(Committer):
             self._fits = schema
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        """Go by the marker alone: what it does not hold can be marked."""
+        """Judge by the marker alone: an epoch that it does not cover can still be applied."""
         marker = self._marker(epoch, committables)
         applied = not marker.must_apply(self._applier.last_applied(marker.job, marker.sink))
         return [AlreadyCommitted() if applied else Prepared() for _ in committables]
@@ -277,14 +275,14 @@ class MarkerCommitter(Committer):
         return self._expected.mark
 
     def trim_marks(self) -> None:
-        """Do nothing: a marker takes the place of the one before."""
+        """Do nothing, because a marker replaces the one before."""
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
         return Marker.of(self._ctx, epoch, committables, self._expected)
 
 
 class StagedCommitter(MarkerCommitter):
-    """Apply a decided epoch's staged files, then drop them. The marker says whether that was done before."""
+    """Apply a decided epoch's staged files, then drop them. The marker proves whether an epoch was already applied."""
 
     def __init__(self, ctx: JobContext, applier: Applier) -> None:
         super().__init__(ctx, applier)
@@ -351,7 +349,7 @@ class StagedCommitter(MarkerCommitter):
             return staged_blocks(self._folder, participant.ref)
 
     def _settled(self, committables: Sequence[Committable], *, applied: bool) -> Sequence[Outcome]:
-        """Drop the files of a set that is applied."""
+        """Drop the staged files of an applied epoch, and return its outcomes."""
         if not applied:
             self._applier.confirm(self._ctx.job, self._ctx.sink)
         with staging_errors(self._folder):
@@ -363,7 +361,7 @@ class StagedCommitter(MarkerCommitter):
             abort_staged(self._folder, [participant.ref for participant in undecided])
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        everywhere, self._swept = not self._swept, True  # once a driver run: the next run finds later ones
+        everywhere, self._swept = not self._swept, True  # once per driver run
         with staging_errors(self._folder):
             return list(staged_in_doubt(self._folder, self._ctx.job, self._ctx.sink, everywhere=everywhere))
 
@@ -371,10 +369,10 @@ class StagedCommitter(MarkerCommitter):
         self._applier.close()
 
     def _damaged(self, epoch: int, damage: Sequence[Lost | Unknown]) -> Lost | Unknown:
-        """Return what becomes of a set that can't be applied; its marker was read again after the files.
+        """Return the outcome of an epoch that can't be applied. The marker was read again after the files.
 
-        A set is applied as a whole or not at all, so one file that is gone loses all of it: proven by a marker that
-        the journal knows, of an earlier epoch.
+        An epoch is applied as a whole or not at all, so one missing file loses all of it. That is proven if the marker
+        is of an earlier epoch that the journal knows.
         """
         evidence = "; ".join(found.evidence for found in damage)
         known = isinstance(self._expected, Marker) and self._expected.epoch < epoch
@@ -382,7 +380,7 @@ class StagedCommitter(MarkerCommitter):
         return Lost(evidence) if lost else Unknown(evidence)
 
     def _damage(self, committables: Sequence[Committable]) -> list[Lost | Unknown]:
-        """Return what is wrong with the staged files: Lost for one that is gone, Unknown for one that was changed."""
+        """Return the damage of the staged files: Lost for a missing file, Unknown for a changed one."""
         with staging_errors(self._folder):
             return [
                 found for committable in committables if (found := damage_of(self._folder, committable)) is not None
@@ -390,7 +388,7 @@ class StagedCommitter(MarkerCommitter):
 
 
 def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
-    """Refuse a target whose marker another journal wrote: skipping its epochs, or repeating them, would be silent."""
+    """Refuse a target with the marker of another journal: its epochs would be skipped or repeated silently."""
     return LineageError(
         f"sink {mine.sink}: the target was fed by another journal of job {mine.job}",
         why=f"its marker holds epoch {stored.epoch} of lineage {stored.lineage}, this journal's is {mine.lineage}",

@@ -1,4 +1,4 @@
-"""The staging folder: the rows of each participant in an Arrow file, on a file system or in an object store."""
+"""The staging folder: one Arrow file per participant, on a file system or in an object store."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ _SUFFIX = ".arrow"
 
 
 def staging_errors(folder: AnyPath) -> AbstractContextManager[None]:
-    """Raise what the system, or the store, says of the staging folder."""
+    """Turn an error of the file system or store into an error that names the staging folder."""
     return storage_errors(folder, f"staging folder {folder} can't be read or written")
 
 
 def staged_name(ref: str) -> str:
-    """Return the name of a participant's file."""
+    """Return the name of a participant's staged file."""
     return ref + _SUFFIX
 
 
 def new_staged_file(path: AnyPath) -> DurableFile | ObjectFile:
-    """Begin a participant's file."""
+    """Begin a participant's staged file."""
     return ObjectFile(path) if isinstance(path, ObjectPath) else DurableFile(path)
 
 
 def voted(path: AnyPath, size: int, sha256: str) -> bytes:
-    """Return what a vote says of its file."""
+    """Return the payload of a vote for this file."""
     return json.dumps({"path": str(path), "size": size, "sha256": sha256}).encode()
 
 
 def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | None:
-    """Return what is wrong with a staged file: Lost for one that is gone, Unknown for one that was changed.
+    """Return the damage of a staged file: Lost if it is missing, Unknown if it was changed, None if it is whole.
 
-    Raises Fatal for a vote that names a file outside of the folder.
+    Raises Fatal for a vote that names a file outside the folder.
     """
     path, size, sha256 = _voted_file(folder, committable)
     try:
         whole = _size(path) == size and file_sha256(path) == sha256
     except FileNotFoundError:
         return Lost(f"staged file {path} is gone, and no marker holds its epoch")
-    return None if whole else Unknown(f"staged file {path} is not what was voted ({size} bytes)")
+    return None if whole else Unknown(f"staged file {path} is not the one that was voted ({size} bytes)")
 
 
 def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
-    """Read staged files one after the other. Raises FileNotFoundError for one that is gone."""
+    """Read staged files one after the other. Raises FileNotFoundError for a missing file."""
     for path, _, _ in [_voted_file(folder, committable) for committable in committables]:
         try:
             with _opened(path) as source, pa.ipc.open_stream(source) as reader:
@@ -81,19 +81,19 @@ def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iter
 
 
 def drop_staged(folder: AnyPath, committables: Iterable[Committable]) -> None:
-    """Remove the files of a set that is applied, in this folder, whatever its votes name. Idempotent."""
+    """Remove the files of an applied epoch, only in this folder, whatever its votes name. Idempotent."""
     remove_files(folder, [staged_name(committable.txn.id) for committable in committables])
 
 
 def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = True) -> Iterator[InDoubt]:
-    """List the participants that have a file here, or an upload of one that nobody finished.
+    """List the participants that have a staged file here, or an unfinished upload of one.
 
-    `everywhere`: also where the store finds uploads only by looking through the whole bucket.
+    `everywhere` also finds uploads that the store lists only for the whole bucket.
     """
     now, found = time.time(), dict[str, float | None]()
-    if isinstance(folder, ObjectPath):  # uploads first: an upload completed meanwhile is then listed as an object
+    if isinstance(folder, ObjectPath):  # uploads first: one that completes meanwhile is then listed as an object
         found |= {upload.name: upload.begun for upload in folder.uploads(everywhere=everywhere)}
-    with suppress(FileNotFoundError):  # no folder yet
+    with suppress(FileNotFoundError):  # the folder does not exist yet
         found |= file_times(folder)
     for name, written in found.items():
         txn = Txn.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
@@ -102,7 +102,7 @@ def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = 
 
 
 def staged_blocks(folder: AnyPath, ref: str) -> list[str]:
-    """Return what a participant's file holds up."""
+    """Return a sentence on the space that a participant's file takes."""
     path = folder / staged_name(ref)
     try:
         size = path.info().size if isinstance(path, ObjectPath) else path.lstat().st_size
@@ -124,7 +124,7 @@ def abort_staged(folder: AnyPath, refs: Iterable[str]) -> None:
 
 
 def _voted_file(folder: AnyPath, committable: Committable) -> tuple[AnyPath, int, str]:
-    """Return a staged file's path, in the folder, with its voted size and SHA-256. Raises Fatal for another place."""
+    """Return a staged file's path, with its voted size and SHA-256. Raises Fatal if the vote names another place."""
     path = folder / staged_name(committable.txn.id)
     try:
         vote = json.loads(committable.payload)
@@ -136,14 +136,14 @@ def _voted_file(folder: AnyPath, committable: Committable) -> tuple[AnyPath, int
         raise Fatal(
             f"the vote of {committable.txn.id} names {said!r}, and its staged file is {path}",
             why="exactsink reads and removes nothing outside the staging folder",
-            next="if [job] staging was changed since, set it back, `exactsink recover JOB.toml`, then change it; if "
+            next="if [job] staging was changed later, set it back, `exactsink recover JOB.toml`, then change it; if "
             "not, somebody changed the journal: restore it from a copy",
         )
     return path, size, sha256
 
 
 def _is_named(path: AnyPath, said: str) -> bool:
-    """Return whether a vote names this file, on a disk perhaps by another way to its folder."""
+    """Return whether a vote names this file, perhaps by another local path to its folder."""
     if said == str(path) or isinstance(path, ObjectPath):
         return said == str(path)
     folder, name = os.path.split(said)
@@ -151,7 +151,7 @@ def _is_named(path: AnyPath, said: str) -> bool:
 
 
 def _size(path: AnyPath) -> int | None:
-    """Return a file's size; None for what is not a file of its own, for example a link to another file."""
+    """Return a file's size; None for a path that is not a regular file, for example a link."""
     if isinstance(path, ObjectPath):
         return path.info().size
     found = path.lstat()

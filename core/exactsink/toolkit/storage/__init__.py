@@ -1,4 +1,4 @@
-"""Durable files and objects: what is written here is there after a crash, or raises one of the contract's errors."""
+"""Durable files and objects: a write survives a crash once its call has returned, or the call raises an error."""
 
 from exactsink.toolkit.storage.durable import (
     NO_HARD_LINKS,

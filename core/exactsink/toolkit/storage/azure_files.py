@@ -1,7 +1,7 @@
-"""Azure Blob Storage as `CloudFiles`: a bucket is a container, by its name or `container@account.dfs.core.windows.net`.
+"""Azure Blob Storage as `CloudFiles`. A bucket is a container: its name, or `container@account.dfs.core.windows.net`.
 
-Without an account in the URL it is the one of AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT. Credentials are
-that connection string's, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN, or what azure-identity finds.
+If the URL names no account, it is that of AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT. Credentials come
+from that connection string, AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN, or azure-identity.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["AzureFiles"]
 
 
 class AzureFiles(CloudFiles):
-    """Containers."""
+    """Files in Azure's containers."""
 
     protocol = ("abfs",)
     taken = frozenset({"BlobAlreadyExists"})
@@ -41,7 +41,7 @@ class AzureFiles(CloudFiles):
         if text := given("AZURE_STORAGE_CONNECTION_STRING"):
             client = ContainerClient.from_connection_string(text, name, **options)
             if host and host.partition(".")[0] != client.account_name:
-                why = f"AZURE_STORAGE_CONNECTION_STRING is account {client.account_name}'s, and the URL names {host}"
+                why = f"AZURE_STORAGE_CONNECTION_STRING is for account {client.account_name}, but the URL names {host}"
                 raise PermissionError(why)
             return client
         if not host and not (account := given("AZURE_STORAGE_ACCOUNT")):
@@ -56,14 +56,14 @@ class AzureFiles(CloudFiles):
             return error.status_code or LIBRARY_FAILED, str(getattr(code, "value", code) or "")
         if isinstance(error, ServiceRequestError | ServiceResponseError):
             return LIBRARY_FAILED, ""
-        return (401, "") if isinstance(error, AzureError) else None  # azure-identity has found no credentials
+        return (401, "") if isinstance(error, AzureError) else None  # azure-identity found no credentials
 
     def head(self, bucket: str, key: str) -> tuple[ObjectInfo, Mapping[str, str]]:
         found = self.properties(bucket, key)
         return _info(found), found.metadata or {}
 
     def properties(self, bucket: str, key: str) -> BlobProperties:
-        """Look at a blob. Raises FileNotFoundError."""
+        """Return a blob's properties. Raises FileNotFoundError."""
         blob = self.client(bucket).get_blob_client(key)
         found: BlobProperties = self.call(lambda: blob.get_blob_properties())
         return found
@@ -90,7 +90,7 @@ class AzureFiles(CloudFiles):
         self.call(lambda: blob.delete_blob())
 
     def remove_same(self, bucket: str, key: str, etag: str) -> None:
-        """Remove a blob if it is this one. Raises OSError where it is another."""
+        """Remove a blob if it still has this ETag. Raises OSError otherwise."""
         blob = self.client(bucket).get_blob_client(key)
         self.call(lambda: blob.delete_blob(etag=etag, match_condition=MatchConditions.IfNotModified))
 

@@ -1,7 +1,7 @@
-"""fsspec's calls that a job needs, over a cloud's own library: each asks the store, and nothing is kept.
+"""fsspec's calls that a job needs, over a cloud's own library. Every call queries the store; nothing is cached.
 
-The library's own repeats are off. A request that the store slows down, or whose answer is lost, is sent again here, a
-few times. So a create may find what an earlier try of its own made (see `ObjectPath.create`).
+The library's own retries are off. This module sends a request again, a few times, if the store throttles it or if its
+answer is lost. So a create may find the object that its own earlier try made (see `ObjectPath.create`).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _Answer = TypeVar("_Answer")
 
 
 class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """A cloud's buckets. A subclass has the calls on one object, for any number of threads."""
+    """A cloud's buckets. A subclass implements the calls on one object. Any number of threads may use it."""
 
     root_marker = ""
     taken: frozenset[str] = frozenset()
-    """The store's words for a create that found the name taken."""
+    """The store's error codes for a create whose name was taken."""
     no_bucket: frozenset[str] = frozenset()
 
     def __init__(self, *given: Any, **options: Any) -> None:
@@ -51,22 +51,25 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     @abstractmethod
     def connect(self, bucket: str) -> Any:
-        """Return a client for a bucket."""
+        """Return a new client for a bucket."""
 
     @abstractmethod
     def said(self, error: Exception) -> tuple[int, str] | None:
-        """Return status and code of what the library raised; None for what is none of its errors."""
+        """Return status and code of an error of the library; None if the error is not the library's."""
 
     @abstractmethod
     def head(self, bucket: str, key: str) -> tuple[ObjectInfo, Mapping[str, str]]:
-        """Return what the store says of an object, and its metadata. Raises FileNotFoundError."""
+        """Return an object's size and time, and its metadata. Raises FileNotFoundError."""
 
     @abstractmethod
     def read(self, bucket: str, key: str, start: int | None, end: int | None) -> bytes: ...
 
     @abstractmethod
     def write(self, bucket: str, key: str, data: bytes | IO[bytes], *, create: bool = False) -> str:
-        """Write an object; return the store's word for what was written. `create`: FileExistsError if one stands."""
+        """Write an object, and return the store's version of it.
+
+        `create` raises FileExistsError if the name is taken.
+        """
 
     @abstractmethod
     def remove(self, bucket: str, key: str) -> None:
@@ -74,18 +77,21 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     @abstractmethod
     def objects(self, bucket: str, prefix: str, *, deep: bool) -> Iterator[tuple[str, ObjectInfo]]:
-        """List keys that begin so; without `deep` those with a `/` behind it as one, which ends in it."""
+        """List the keys that begin with `prefix`.
+
+        Without `deep`, all keys below a `/` count as one, which ends in `/`.
+        """
 
     def client(self, bucket: str) -> Any:
         """Return this process's client for a bucket."""
-        if self._process != os.getpid():  # connections are not for a fork
+        if self._process != os.getpid():  # a forked process can't use its parent's connections
             self._clients, self._process = {}, os.getpid()
         if bucket not in self._clients:
             self._clients[bucket] = self.connect(bucket)
         return self._clients[bucket]
 
     def call(self, request: Callable[[], _Answer]) -> _Answer:
-        """Send a request, some times while the store says that it has no time. Raises OSError."""
+        """Send a request, and repeat it a few times while the store throttles. Raises OSError."""
         pauses = iter(_PAUSES)
         while True:
             try:
@@ -115,7 +121,7 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        """Return bucket and key: fsspec takes `?` and `#` for parts of a URL."""
+        """Return bucket and key. fsspec would treat `?` and `#` as parts of a URL."""
         return path.partition("://")[2] if "://" in path else path
 
     def place(self, path: str) -> tuple[str, str]:
@@ -153,7 +159,7 @@ class _Reading(AbstractBufferedFile):  # type: ignore[misc]
 
 
 class _Waiting:
-    """A new object, which waits here, on the local disk if it is large, until it is written whole."""
+    """A new object, buffered until it is complete, on the local disk if it is large."""
 
     closed = False
 
@@ -166,7 +172,7 @@ class _Waiting:
         return self._data.write(data)
 
     def close(self) -> None:
-        """Take no more."""
+        """Send the object; it takes no more bytes."""
 
     def commit(self) -> None:
         self._fs.write(*self._fs.place(self._path), self._data)
@@ -177,7 +183,7 @@ class _Waiting:
 
 
 def session() -> Session:
-    """Return connections for as many threads as an epoch's files have."""
+    """Return a session with enough connections for the threads that write an epoch's files."""
     made = Session()
     for scheme in ("http://", "https://"):
         made.mount(scheme, HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS))

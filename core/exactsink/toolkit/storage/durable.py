@@ -1,10 +1,10 @@
-"""Files that survive a power cut: what is synced, in which order, and a proof of what was written.
+"""Files that survive a power cut: which writes are synced, in which order, and the proof of a file's content.
 
-What takes an `AnyPath` does the same in an object store, where a write that was answered is durable, and there is
-nothing to sync; on SFTP there is.
+A function that takes an `AnyPath` does the same in an object store. There an answered write is durable without a sync,
+but on SFTP it needs one.
 
-A sync that failed is never tried again for the same bytes or names: the system forgets what it could not write, and
-says next time that all is well. What it was for is made again, or the job ends and a person looks at the disk.
+A failed sync is never repeated for the same bytes or names: the system forgets the data that it could not write, and
+reports success the next time. Instead the file is written again, or the job ends and a person checks the disk.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 _WRITE_BACK_BYTES = 8 * 1024 * 1024
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-"""What `link` answers on a file system that has none."""
+"""Errors of `link` on a file system without hard links."""
 
 _DISK_FIX = "check that its disk is mounted, has free space and lets this user write"
 _RIGHTS_FIX = "run driver and executors as one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
@@ -57,12 +57,12 @@ _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
 
 
 class SyncFailed(OSError):
-    """Names may be gone after a power cut, though they show, and though a later sync of their folder succeeds."""
+    """A sync failed: names may be gone after a power cut, although they show, and although a later sync succeeds."""
 
 
 @contextmanager
 def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
-    """Raise an OSError of the block as Retryable; as Fatal when a store refuses whoever asks, or lacks the bucket."""
+    """Raise an OSError of the block as Retryable, or as Fatal if a store refuses access or lacks the bucket."""
     try:
         yield
     except OSError as error:
@@ -86,9 +86,9 @@ def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
 
 
 def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> BinaryIO:
-    """Open a file that is not there yet. In a folder that is closed to others, it gets the rights of the folder.
+    """Open a new file. In a folder that is closed to others, the file gets the permissions of the folder.
 
-    With `rights` it gets those, and what the umask leaves, whatever its folder has: readers get at it by another name.
+    With `rights`, it gets exactly those, less the umask: its readers reach it by a name in another folder.
     """
     above = os.stat(path.parent)
     closed = rights is None and not above.st_mode & 0o007
@@ -107,7 +107,7 @@ def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> B
 
 
 def replace_whole(path: AnyPath, text: str) -> None:
-    """Replace a file whole, not synced. Raises OSError."""
+    """Replace a file atomically, without a sync. Raises OSError."""
     if isinstance(path, ObjectPath):
         path.replace(text.encode())
         return
@@ -121,13 +121,13 @@ def replace_whole(path: AnyPath, text: str) -> None:
 
 
 def _hand_over(handle: int, above: os.stat_result) -> None:
-    """Hand root's work to its folder's owner, as SQLite does: the user whose job it is must read and replace it."""
+    """Hand a file that root made to the owner of its folder, as SQLite does: that user must read and replace it."""
     if os.geteuid() == 0:
         os.fchown(handle, above.st_uid, above.st_gid)
 
 
 class HashedFile(io.RawIOBase, ABC):
-    """A new file that is written from front to back, and hashed on the way."""
+    """A new file that is written from front to back, and hashed while it is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,14 +148,14 @@ class HashedFile(io.RawIOBase, ABC):
         return self._size
 
     def seal(self) -> tuple[int, str]:
-        """Finish the file as `finish` says, and close it; return its size in bytes and the SHA-256."""
+        """Make the file durable with `finish`, and close it. Return its size in bytes and its SHA-256."""
         self.finish()
         self.close()
         return self._size, self._hash.hexdigest()
 
     @abstractmethod
     def put(self, view: memoryview) -> None:
-        """Take all of the next bytes."""
+        """Write all bytes of `view`."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -163,7 +163,7 @@ class HashedFile(io.RawIOBase, ABC):
 
 
 class DurableFile(HashedFile):
-    """A new local file, synced when sealed. The folder is the caller's to sync; `rights` are as for `new_file`."""
+    """A new local file, synced when sealed. The caller syncs the folder; `rights` are those of `new_file`."""
 
     def __init__(self, path: Path, rights: int | None = None) -> None:
         super().__init__()
@@ -172,15 +172,16 @@ class DurableFile(HashedFile):
 
     def put(self, view: memoryview) -> None:
         written = 0
-        while written < len(view):  # an unbuffered write may take a part only
+        while written < len(view):  # an unbuffered write may write a part only
             written += self._file.write(view[written:]) or 0
         if self._size + written - self._begun >= _WRITE_BACK_BYTES:
             self._begin_write_back(self._size + written)
 
     def _begin_write_back(self, size: int) -> None:
-        """Let the disk begin while the next bytes are made, so that a seal waits for the last ones only.
+        """Let the disk begin to write early, so that `seal` waits for the last bytes only.
 
-        Linux does so for bytes said to be needed no more. It is an advice: the seal's sync is what makes them durable.
+        Linux writes bytes back once it knows that they are not needed again. That is only advice: `seal` syncs to
+        make them durable.
         """
         with suppress(OSError):
             os.posix_fadvise(self._file.fileno(), self._begun, size - self._begun, os.POSIX_FADV_DONTNEED)
@@ -195,7 +196,7 @@ class DurableFile(HashedFile):
 
 
 def file_sha256(path: AnyPath) -> str:
-    """Hash a file's bytes."""
+    """Return a file's SHA-256."""
     digest = hashlib.sha256()
     with path.reading() if isinstance(path, ObjectPath) else open(path, "rb") as file:
         while chunk := file.read(1 << 20):
@@ -204,22 +205,22 @@ def file_sha256(path: AnyPath) -> str:
 
 
 def file_names(folder: AnyPath) -> list[str]:
-    """List the names right below a folder. Raises FileNotFoundError for a local one that is absent."""
+    """List the names directly below a folder. Raises FileNotFoundError for a local folder that does not exist."""
     return folder.names() if isinstance(folder, ObjectPath) else os.listdir(folder)
 
 
 def file_times(folder: AnyPath) -> Iterator[tuple[str, float | None]]:
-    """List the names right below a folder, each with when it was written (Unix seconds), where that is known."""
+    """List the names directly below a folder, with the time of their last write (Unix seconds), None if unknown."""
     if isinstance(folder, ObjectPath):
         yield from ((name, info.modified) for name, info in folder.listed().items())
         return
     for name in os.listdir(folder):
-        with suppress(FileNotFoundError):  # removed between listing and looking
+        with suppress(FileNotFoundError):  # removed between the listing and the stat
             yield name, (folder / name).stat().st_mtime
 
 
 def remove_files(folder: AnyPath, names: Iterable[str]) -> None:
-    """Remove files of one folder; in a store by as few requests as it takes. Idempotent."""
+    """Remove files of one folder, in a store with as few requests as possible. Idempotent."""
     if isinstance(folder, ObjectPath):
         folder.unlink_below(names)
         return
@@ -228,9 +229,9 @@ def remove_files(folder: AnyPath, names: Iterable[str]) -> None:
 
 
 def sync_folders(folders: Iterable[AnyPath]) -> None:
-    """Make the names in these folders durable: files created, linked, renamed or unlinked in them.
+    """Make the names in these folders durable: files that were created, linked, renamed or unlinked there.
 
-    Raises SyncFailed: then make them again, as new files; to call this again proves nothing.
+    Raises SyncFailed. Then make the names again, with new files; a second call proves nothing.
     """
     for folder in dict.fromkeys(folders):
         if isinstance(folder, ObjectPath):
@@ -246,9 +247,9 @@ def sync_folders(folders: Iterable[AnyPath]) -> None:
 
 
 def create_file(path: AnyPath, data: bytes) -> bool:
-    """Make a file under a name that nobody has, durably; return whether this call did. One that stands is left alone.
+    """Create a file under a free name, durably. Return False, and change nothing, if the name is taken.
 
-    Nobody ever finds a part of it; but where there are no hard links, a writer that dies may leave one.
+    Nobody ever sees a part of the file. Only without hard links may a writer that dies leave a part.
     """
     if isinstance(path, ObjectPath):
         return path.create(data)
@@ -262,12 +263,12 @@ def create_file(path: AnyPath, data: bytes) -> bool:
             if error.errno not in NO_HARD_LINKS:
                 raise
             made = _created_in_place(path, data)
-    sync_folders([path.parent])  # also for an existing file: its maker may have died before the sync
+    sync_folders([path.parent])  # also for an existing file, because its writer may have died before the sync
     return made
 
 
 def replace_file(path: AnyPath, data: bytes) -> None:
-    """Make a file, or put it in the place of the one that has its name; whole and durable."""
+    """Create or replace a file, atomically and durably."""
     if isinstance(path, ObjectPath):
         path.replace(data)
         return
@@ -278,7 +279,7 @@ def replace_file(path: AnyPath, data: bytes) -> None:
 
 @contextmanager
 def _sealed_beside(path: Path, data: bytes) -> Iterator[Path]:
-    """Write and sync a file beside; it goes with the block, unless that has given it another name."""
+    """Write and sync a temporary file beside `path`. It is removed at the end, unless the block has renamed it."""
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     try:
         with DurableFile(unfinished) as file:
@@ -306,9 +307,10 @@ def _created_in_place(path: Path, data: bytes) -> bool:
 
 
 def new_folder(folder: Path, mode: FileMode) -> None:
-    """Make one folder, for its owner alone, for a group too, or as the umask says. Raises FileExistsError.
+    """Make one folder, for its owner, for a group, or as the umask says. Raises FileExistsError.
 
-    Root's gets its name once it belongs to the owner of the folder above, who never finds one that is closed to him.
+    A folder that root makes gets its name only once it belongs to the owner of its parent, so that this owner never
+    meets a folder that he can't enter.
     """
     above = os.stat(folder.parent)
     given = os.geteuid() == 0 and (above.st_uid, above.st_gid) != (0, 0)
@@ -323,12 +325,12 @@ def new_folder(folder: Path, mode: FileMode) -> None:
 
 
 def _name_folder(made: Path, folder: Path, above: os.stat_result) -> None:
-    """Set a folder's owner, durably, and then its name."""
+    """Set a folder's owner durably, then its name."""
     handle = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         _hand_over(handle, above)
         os.fsync(handle)
-        os.rename(made, folder)  # replaces at most an empty one, which another process made since
+        os.rename(made, folder)  # replaces at most an empty folder, which another process has just made
     except OSError as error:
         os.rmdir(made)
         raise FileExistsError(*error.args) if error.errno == errno.ENOTEMPTY else error from None
@@ -337,12 +339,12 @@ def _name_folder(made: Path, folder: Path, above: os.stat_result) -> None:
 
 
 def make_folder(folder: AnyPath, mode: FileMode = "umask") -> None:
-    """Make a folder and its parents, each durably named in the one above. Idempotent, also from two processes.
+    """Make a folder and its parents, each durably named in its parent. Idempotent, even from two processes.
 
-    `mode` is who may enter the folder itself, if this call makes it; its parents are as the umask says.
+    `mode` says who may enter the folder, if this call makes it. Its parents follow the umask.
 
-    Folders that stand already are synced too: who made them may have died before it synced them. What this call made
-    and can't sync goes again, so that the next one makes it again.
+    Existing folders are synced, because their maker may have died before it synced them. If this call can't sync a
+    folder that it made, it removes the folder, so that the next call makes it again.
     """
     if isinstance(folder, ObjectPath):
         return
@@ -357,9 +359,9 @@ def make_folder(folder: AnyPath, mode: FileMode = "umask") -> None:
         try:
             sync_folders([place.parent])
         except OSError as error:
-            if place not in made and error.errno in _NOT_MINE:  # a folder which stood long before this job
+            if place not in made and error.errno in _NOT_MINE:  # a folder that existed long before this job
                 return
             for own in made:
-                with suppress(OSError):  # another process uses it by now
+                with suppress(OSError):  # another process uses it meanwhile
                     own.rmdir()
             raise

@@ -1,4 +1,4 @@
-"""Google Cloud Storage as `CloudFiles`. Credentials are Google's own way: GOOGLE_APPLICATION_CREDENTIALS, or a role."""
+"""Google Cloud Storage as `CloudFiles`. Credentials are Google's own: GOOGLE_APPLICATION_CREDENTIALS, or a role."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from exactsink.toolkit.storage.object_calls import ObjectInfo
 __all__ = ["ONCE", "GcsFiles"]
 
 ONCE: dict[str, Any] = {"retry": None, "timeout": (CONNECT_SECONDS, READ_SECONDS)}
-"""What every request is sent with."""
+"""The arguments of every request."""
 
 
 class GcsFiles(CloudFiles):
-    """Buckets."""
+    """Files in Google's buckets."""
 
     protocol = ("gs",)
     taken = frozenset({"412"})
@@ -42,12 +42,12 @@ class GcsFiles(CloudFiles):
         return (401, "") if isinstance(error, GoogleAuthError) else None
 
     def blob(self, bucket: str, key: str, **given: Any) -> Blob:
-        """Name an object, `generation` which one of those that had the name."""
+        """Return an object, unread. `generation` chooses one of the objects that had this name."""
         found: Blob = self.client(bucket).blob(key, **given)
         return found
 
     def look(self, bucket: str, key: str) -> Blob:
-        """Look at an object. Raises FileNotFoundError."""
+        """Return an object with its properties. Raises FileNotFoundError."""
         blob = self.blob(bucket, key)
         with self._bucket_exists(bucket, key):
             self.call(lambda: blob.reload(**ONCE))
@@ -83,7 +83,7 @@ class GcsFiles(CloudFiles):
     def compose(
         self, bucket: str, key: str, sources: list[tuple[str, int]], metadata: Mapping[str, str] | None = None
     ) -> str:
-        """Make an object of others, of just these generations, unless one has the name; return its generation."""
+        """Make an object of exactly these generations of others, unless the name is taken. Return its generation."""
 
         def composed() -> str:
             made, parts = self.blob(bucket, key), [self.blob(bucket, name) for name, _ in sources]
@@ -95,7 +95,7 @@ class GcsFiles(CloudFiles):
         return self.call(composed)
 
     def rules(self, bucket: str) -> Bucket:
-        """Read what a bucket does by itself."""
+        """Return a bucket with its rules."""
         found: Bucket = self.client(bucket)
         with self._bucket_exists(bucket, ""):
             self.call(lambda: found.reload(**ONCE))
@@ -106,11 +106,11 @@ class GcsFiles(CloudFiles):
             yield name, info
 
     def generations(self, bucket: str, prefix: str, *, deep: bool) -> Iterator[tuple[str, ObjectInfo, int]]:
-        """List as `objects` does, each with its generation."""
+        """List as `objects` does, each key with its generation."""
         client, grouped = self.client(bucket).client, {} if deep else {"delimiter": "/"}
 
         def page(token: str | None) -> tuple[list[Blob], list[str], str | None]:
-            """Ask for one page by a listing of its own: one that failed would end, as if nothing came behind."""
+            """Get one page by a listing of its own: after a failed page, a shared listing would end as if complete."""
             listed = client.list_blobs(bucket, prefix=prefix, page_token=token, **grouped, **ONCE)
             return list(next(listed.pages)), sorted(listed.prefixes), listed.next_page_token
 
@@ -118,7 +118,7 @@ class GcsFiles(CloudFiles):
         while True:
             try:
                 found, folders, token = self.call(lambda token=token: page(token))  # type: ignore[misc]
-            except FileNotFoundError as error:  # a prefix that nothing has is an empty list
+            except FileNotFoundError as error:  # a prefix without objects is an empty list
                 raise OSError(errno.ENODEV, f"the bucket does not exist: {error}") from error
             yield from ((blob.name, _info(blob), int(blob.generation)) for blob in found)
             yield from ((name, ObjectInfo(0), 0) for name in folders)
@@ -127,7 +127,7 @@ class GcsFiles(CloudFiles):
 
     @contextmanager
     def _bucket_exists(self, bucket: str, key: str) -> Iterator[None]:
-        """Raise for a 404 of the block whether it is the bucket's: that answer does not say so, and a listing does."""
+        """For a 404 in the block, list the bucket to find out whether the bucket is missing, and raise for that."""
         try:
             yield
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""s3fs that believes no answer of S3 which was cut: a proxy may pass the status on, and lose the rest."""
+"""An s3fs that detects truncated answers of S3: a proxy may pass the status on, and lose the rest."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ALWAYS = {
     "put_object": {"ETag"},
     "upload_part": {"ETag"},
 }
-"""Fields that every server gives. Answers that are empty by nature, for example to a DELETE, prove nothing anywhere."""
+"""Fields that every server returns. Answers that may be empty, for example to a DELETE, prove nothing."""
 
 
 class CheckedS3(S3FileSystem):  # type: ignore[misc]
-    """The calls of s3fs, where an answer that was cut is an error like a lost connection: the call may have been done.
+    """s3fs, with a truncated answer turned into an error like a lost connection: the call may have been done.
 
-    s3fs reads an object again then, some times; all other calls are the caller's to repeat, or to look after.
+    s3fs then repeats a read a few times. The caller must repeat or check every other call.
     """
 
     async def _call_s3(self, method: str, *given: Any, **asked: Any) -> Any:
@@ -46,7 +46,10 @@ class CheckedS3(S3FileSystem):  # type: ignore[misc]
     call_s3 = sync_wrapper(_call_s3)
 
     async def _whole(self, answer: dict[str, Any], asked: dict[str, Any]) -> bytes:
-        """Read the object, or the range of it, whole: proven by its MD5 where that is its ETag, else by its size."""
+        """Read the object, or a range of it.
+
+        Its MD5 proves it complete if that is its ETag, otherwise its size does.
+        """
         try:
             with closing(answer["Body"]) as body:
                 data: bytes = await body.read()
@@ -65,7 +68,7 @@ class CheckedS3(S3FileSystem):  # type: ignore[misc]
 
 
 class _Read(io.BytesIO):
-    """A body that was read."""
+    """The body of an answer that was read."""
 
     async def read(self) -> bytes:  # type: ignore[override]
         return self.getvalue()

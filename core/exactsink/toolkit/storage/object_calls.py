@@ -1,4 +1,4 @@
-"""Calls that spend fewer requests on S3 than fsspec's do, and hide nothing that it refuses."""
+"""Calls that send fewer requests to S3 than fsspec's, and report everything that S3 refuses."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectInfo", "Upload", "abort_upload", "delete", "entries", "info_of", "s3_pages", "uploads"]
 
-_MOST_KEYS = 1000  # in one DeleteObjects
-_AT_ONCE = 16  # deletes, in a store that has one for each object
+_MOST_KEYS = 1000  # of one DeleteObjects request
+_AT_ONCE = 16  # deletes at once, in a store without such a request
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store reports of an object: its bytes, and when it was written (Unix seconds; None if unknown)."""
+    """An object's size in bytes, and when it was written (Unix seconds, None if unknown)."""
 
     size: int
     modified: float | None = None
@@ -27,7 +27,10 @@ class ObjectInfo:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A multipart upload that was neither completed nor aborted: nobody sees it, and the store keeps its parts."""
+    """A multipart upload that was neither completed nor aborted.
+
+    Readers don't see it, and the store keeps its parts.
+    """
 
     name: str
     upload_id: str
@@ -35,7 +38,7 @@ class Upload:
 
 
 def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[str, ObjectInfo]]:
-    """List what is right below a name, or, `deep`, all objects below it; never from a cache."""
+    """List the names directly below a name or, with `deep`, all objects below it. Never from a cache."""
     if hasattr(fs, "objects"):
         bucket, prefix = _split(f"{url}/")
         for key, info in fs.objects(bucket, prefix, deep=deep):
@@ -51,7 +54,7 @@ def entries(fs: AbstractFileSystem, url: str, *, deep: bool) -> Iterator[tuple[s
         for folder in page.get("CommonPrefixes", ()):
             yield folder["Prefix"][len(prefix) : -1], ObjectInfo(0)
         for found in page.get("Contents", ()):
-            if name := found["Key"][len(prefix) :]:  # an empty one marks the folder: Hadoop's S3A writes such
+            if name := found["Key"][len(prefix) :]:  # an empty key marks the folder, as Hadoop's S3A does
                 yield name, ObjectInfo(int(found["Size"]), found["LastModified"].timestamp())
 
 
@@ -67,9 +70,9 @@ def _entries_by_fsspec(fs: AbstractFileSystem, url: str, *, deep: bool) -> Itera
 
 
 def delete(fs: AbstractFileSystem, urls: Sequence[str]) -> None:
-    """Delete objects of one bucket, in this order as far as requests have one. Idempotent.
+    """Delete objects of one bucket, in this order if the requests have one. Idempotent.
 
-    Raises OSError when one of them could not be deleted.
+    Raises OSError if an object could not be deleted.
     """
     if not hasattr(fs, "call_s3"):
         with ThreadPoolExecutor(_AT_ONCE if hasattr(fs, "objects") else 1) as pool:
@@ -90,9 +93,9 @@ def _delete_one(fs: AbstractFileSystem, url: str) -> None:
 
 
 def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Upload]:
-    """List the unfinished uploads below a name; none where the store lists none.
+    """List the unfinished uploads below a name; none if the store can't list them.
 
-    Some servers find none by a prefix: `everywhere` looks through all that the bucket has, where that is so.
+    Some servers can't search by a prefix. `everywhere` then searches the whole bucket.
     """
     if not hasattr(fs, "call_s3"):
         return []
@@ -108,21 +111,21 @@ def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Uploa
 
 
 def abort_upload(fs: AbstractFileSystem, url: str, upload_id: str) -> None:
-    """Let the store forget an upload's parts. Idempotent."""
+    """Drop an upload and its parts. Idempotent."""
     bucket, key = _split(url)
-    with suppress(FileNotFoundError):  # some servers know no upload twice
+    with suppress(FileNotFoundError):  # some servers forget an upload after its abort
         fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
 
 
 def info_of(found: dict[str, Any]) -> ObjectInfo:
-    """Return what fsspec says of an object."""
+    """Convert fsspec's description of an object."""
     modified: Any = found.get("LastModified", found.get("mtime", found.get("last_modified")))
     seconds = modified.timestamp() if hasattr(modified, "timestamp") else modified
     return ObjectInfo(int(found.get("size") or 0), None if seconds is None else float(seconds))
 
 
 def s3_pages(call: Callable[..., dict[str, Any]], method: str, **asked: Any) -> Iterator[dict[str, Any]]:
-    """Ask S3 for a listing until it is whole; each answer names, as `NextMarker`, the `Marker` of the next."""
+    """List from S3 page by page until the list is complete. `NextMarker` of a page is the `Marker` of the next."""
     while True:
         page = call(method, **asked)
         yield page
@@ -130,7 +133,7 @@ def s3_pages(call: Callable[..., dict[str, Any]], method: str, **asked: Any) -> 
             return
         following = {name.removeprefix("Next"): value for name, value in page.items() if name.startswith("Next")}
         if following.items() <= asked.items():
-            raise OSError(f"the store's answer to {method} is cut, and does not say where it goes on")
+            raise OSError(f"the store's answer to {method} is truncated, and lacks the marker of the next page")
         asked |= following
 
 

@@ -1,4 +1,4 @@
-"""Whether a store can hold what a job's promise rests on: its journal, its marks, its staged rows."""
+"""Check that a store can hold the data that a job's promise depends on: journal, marks and staged rows."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _PROVEN = frozenset({"s3", "abfs", "gs"})
 
 
 def refused_store(scheme: str) -> str:
-    """Return why no promise can rest on this kind of store; empty where one can."""
+    """Return why this kind of store can't keep the promise; empty if it can."""
     if scheme in _PROVEN:
         return ""
     return "it is not known to refuse a create of an existing name, for all writers at once"
 
 
 def store_findings(folder: ObjectPath, what: str, fix: str, *, large: bool = False) -> Iterator[Finding]:
-    """Try it below the folder, with a tiny object that is removed again; `fix` is the way out.
+    """Try the store with a tiny object below the folder, which is removed again. `fix` solves a problem that it finds.
 
-    `large`: of some objects that will be kept there a part is sent at a time.
+    `large` says that some objects there will be uploaded in parts.
 
-    Raises Retryable where the store does not answer.
+    Raises Retryable if the store does not answer.
     """
     if why := refused_store(folder.scheme):
         yield Finding("error", f"{what} can't be kept on {folder.scheme}: {why}", fix)

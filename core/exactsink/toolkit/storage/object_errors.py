@@ -1,4 +1,4 @@
-"""What object stores and their libraries raise, as the OSError that a local file system would raise."""
+"""Turn errors of object stores and their libraries into the OSError that a local file system would raise."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TAKEN = frozenset({"PreconditionFailed", "412"})
 
 @contextmanager
 def store_errors(url: str) -> Iterator[None]:
-    """Raise what a store's library raises as OSError.
+    """Turn an error of a store's library into an OSError.
 
-    FileNotFoundError is for an absent name only: a missing bucket is ENODEV. PermissionError is for credentials that
-    are refused, or are none.
+    FileNotFoundError means that the name does not exist; for a missing bucket it is ENODEV. PermissionError means that
+    credentials are refused or missing.
     """
     try:
         yield
@@ -51,12 +51,12 @@ def store_errors(url: str) -> Iterator[None]:
 
 
 def is_taken(error: OSError) -> bool:
-    """Return whether a create was refused as its name stands; not every server says which condition failed."""
+    """Return whether a create failed because its name is taken. Not every server says which condition failed."""
     return isinstance(error, FileExistsError) or store_code(error) in _TAKEN
 
 
 def store_code(error: BaseException | None) -> str:
-    """Return the store's own word for an error, where its library keeps it; empty elsewhere."""
+    """Return the store's own code for an error, empty if its library does not keep the code."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict) and "Error" in response:

@@ -1,4 +1,4 @@
-"""A new object in a store, written as a file is."""
+"""A new object in a store, written like a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from exactsink.toolkit.storage.objects import ObjectPath
 __all__ = ["ObjectFile"]
 
 _PART_BYTES = 16 * 2**20
-"""A part of an upload: S3 takes 10,000 of them, and one or two are held in memory."""
+"""The size of an upload's part. S3 takes 10,000 parts, and one or two of them are in memory."""
 
 
 class ObjectFile(HashedFile):
-    """A new object: it stands, durably, once it is sealed.
+    """A new object. Once it is sealed, it exists durably.
 
-    Less than a part goes by one PUT. More is uploaded in parts, which nobody sees before the seal; closed without one,
-    all of it is dropped.
+    Up to one part is sent by a single PUT. More is uploaded in parts, which nobody sees before the seal. If the file is
+    closed without a seal, everything is dropped.
     """
 
     def __init__(self, path: ObjectPath) -> None:
@@ -45,17 +45,17 @@ class ObjectFile(HashedFile):
                 self._upload = None
 
     def close(self) -> None:
-        """Drop what was not sealed. Idempotent."""
+        """Drop an object that was not sealed. Idempotent."""
         upload, self._upload = self._upload, None
         self._buffer = bytearray()
         if upload is not None:
-            upload.closed = True  # otherwise garbage collection closes it, which sends its rows
-            with suppress(OSError), store_errors(self._path.url):  # the rest is swept
+            upload.closed = True  # otherwise garbage collection closes it, which would send its rows
+            with suppress(OSError), store_errors(self._path.url):  # the sweep removes the rest
                 upload.discard()
         super().close()
 
     def _send(self) -> None:
-        """Hand over what is held; fsspec's file sends it once it has a part."""
+        """Hand the buffered bytes to fsspec's file, which sends them once it has a whole part."""
         if self._upload is None:
             self._upload = self._path.fs.open(self._path.url, "wb", block_size=_PART_BYTES, autocommit=False)
         self._upload.write(self._buffer)

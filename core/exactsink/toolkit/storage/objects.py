@@ -1,7 +1,7 @@
-"""Names in object stores, through fsspec: the part of pathlib's `Path` that a job needs of them, and atomic creates.
+"""Names in object stores, through fsspec: the part of pathlib's `Path` that a job needs, and atomic creates.
 
-Nothing that was read or listed is kept: every call asks the store. What a store or its library raises comes as OSError,
-as it would for a local path; FileNotFoundError is raised for a name that is absent only, never for a missing bucket.
+Nothing is cached: every call queries the store. Errors of a store or its library are raised as the OSError that a local
+path would raise. FileNotFoundError means only that the name does not exist, never that the bucket does not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCHEMES = {
     "ssh": "sftp",
     **dict.fromkeys(("az", "abfss", "wasb", "wasbs"), "abfs"),
 }
-"""Hadoop's names of stores, and fsspec's."""
+"""Hadoop's names of stores, with fsspec's."""
 _INSTALL = {
     "s3": "pip install 'exactsink[s3]'",
     "abfs": "pip install 'exactsink[azure]'",
@@ -45,14 +45,17 @@ _READ_AHEAD = 8 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """One name in a store, `s3://bucket/key`; equal where the names are. Pickles; a task opens its own connections."""
+    """One name in a store, `s3://bucket/key`.
+
+    Paths with one name are equal. Pickles; each process opens its connections.
+    """
 
     url: str
     fs: AbstractFileSystem = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, url: str, **options: Any) -> ObjectPath:
-        """Open the store of a URL; Hadoop's scheme names are taken, too. `options` are fsspec's for that store.
+        """Open the store of a URL; Hadoop's schemes are accepted. `options` are fsspec's options for that store.
 
         Raises ConfigError for a scheme that fsspec does not know, or whose package is not installed.
         """
@@ -64,7 +67,7 @@ class ObjectPath:
         try:
             kind = _kind(scheme)
             if scheme == "s3":
-                options = {"max_concurrency": 1, **options}  # else it looks at each object first, to read by several
+                options = {"max_concurrency": 1, **options}  # otherwise fsspec stats each object before it reads
             fs = kind(**{**kind._get_kwargs_from_urls(plain), "use_listings_cache": False, **options})
         except (ImportError, OSError, TypeError, ValueError) as error:
             install = _INSTALL.get(scheme, "install the package that brings it to fsspec")
@@ -80,7 +83,7 @@ class ObjectPath:
 
     @property
     def scheme(self) -> str:
-        """fsspec's name of this kind of store."""
+        """fsspec's name for this kind of store."""
         return object_scheme(self.url)
 
     @property
@@ -102,7 +105,7 @@ class ObjectPath:
         return False
 
     def info(self) -> ObjectInfo:
-        """Look at the object. Raises FileNotFoundError."""
+        """Return the object's size and time. Raises FileNotFoundError."""
         with store_errors(self.url):
             return info_of(self.fs.info(self.url, refresh=True))
 
@@ -116,26 +119,27 @@ class ObjectPath:
 
     @contextmanager
     def reading(self) -> Iterator[IO[bytes]]:
-        """Open the object to be read from front to back, some bytes ahead. Raises FileNotFoundError."""
+        """Open the object to read it from front to back, some bytes ahead. Raises FileNotFoundError."""
         with store_errors(self.url), self.fs.open(self.url, "rb", block_size=_READ_AHEAD) as file:
             yield file
 
     def names(self) -> list[str]:
-        """List the names right below this one; empty when there is none."""
+        """List the names directly below this one; empty if there are none."""
         return list(self.listed())
 
     def listed(self, *, deep: bool = False) -> dict[str, ObjectInfo]:
-        """List the names right below this one, each with what the store says of it; a folder has no bytes.
+        """List the names directly below this one, with size and time; a folder has size 0.
 
-        `deep` lists all objects below, with their names from here.
+        `deep` lists all objects below, with names relative to this one.
         """
         with store_errors(self.url):
             return dict(entries(self.fs, self.url, deep=deep))
 
     def create(self, data: bytes) -> bool:
-        """Write an object under a name that nobody has; return whether this call did. Durable, and never half seen.
+        """Create an object under a free name. Return whether this call did. Durable, and never partly visible.
 
-        False may also stand for an earlier try of this call whose answer was lost: who must know compares what stands.
+        False may also mean that an earlier try of this call succeeded and its answer was lost. A caller who must know
+        compares the object's content.
         """
         with store_errors(self.url):
             try:
@@ -147,7 +151,7 @@ class ObjectPath:
         return True
 
     def replace(self, data: bytes) -> None:
-        """Write an object, or put it in the place of the one that has its name; durable, and never half seen."""
+        """Create or replace the object. Durable, and never partly visible."""
         with store_errors(self.url):
             self.fs.pipe_file(self.url, data)
 
@@ -157,20 +161,20 @@ class ObjectPath:
             self.fs.rm_file(self.url)
 
     def unlink_below(self, names: Iterable[str]) -> None:
-        """Remove objects below this one, by as few requests as the store has for it. Idempotent."""
+        """Remove objects below this one, with as few requests as the store allows. Idempotent."""
         with store_errors(self.url):
             delete(self.fs, [f"{self.url}/{name}" for name in names])
 
     def sync(self) -> None:
-        """Make the names right below this one durable, where a store does not by itself. Raises SyncFailed."""
+        """Make the names directly below this one durable, if the store does not do so itself. Raises SyncFailed."""
         if hasattr(self.fs, "sync"):
             with store_errors(self.url):
                 self.fs.sync(self.url)
 
     def uploads(self, *, everywhere: bool = True) -> Sequence[Upload]:
-        """List the unfinished uploads of objects below this name; none where the store lists none.
+        """List the unfinished uploads of objects below this name; none if the store can't list them.
 
-        Some servers find none by a name: `everywhere` looks through the whole bucket then.
+        Some servers can't search by a name. `everywhere` then searches the whole bucket.
         """
         with store_errors(self.url):
             return uploads(self.fs, self.url, everywhere=everywhere)
@@ -181,9 +185,9 @@ class ObjectPath:
             abort_upload(self.fs, f"{self.url}/{upload.name}", upload.upload_id)
 
     def why_no_creates(self) -> str:
-        """Try below this name what a journal needs; return why the store can't do it, or the empty string.
+        """Try the operations that a journal needs below this name. Return why the store can't do them; empty if it can.
 
-        Leaves nothing. Raises OSError.
+        Leaves no object. Raises OSError.
         """
         name = f"try-{secrets.token_hex(8)}"
         tried = self / name
@@ -199,9 +203,9 @@ class ObjectPath:
         return f"it lists an object that was just removed; {_LISTINGS}" if name in self.names() else ""
 
     def try_uploads(self) -> None:
-        """Try below this name what large staged files need of S3: uploads that are completed, listed and aborted.
+        """Try the operations on S3 that large staged files need: uploads are completed, listed and aborted.
 
-        Leaves nothing. Raises OSError.
+        Leaves no object. Raises OSError.
         """
         name = f"try-{secrets.token_hex(8)}"
         with store_errors(self.url):
@@ -218,7 +222,7 @@ AnyPath = Path | ObjectPath
 
 
 def _kind(scheme: str) -> Any:
-    """Return the class of a store's file system. Raises ImportError or ValueError for one that is not there."""
+    """Return the class of a store's file system. Raises ImportError or ValueError if it is missing."""
     if scheme == "s3":
         from exactsink.toolkit.storage.object_answers import CheckedS3
 
@@ -237,17 +241,17 @@ def _kind(scheme: str) -> Any:
 
 
 def is_object_url(text: str) -> bool:
-    """Return whether a path that a user wrote names a store: any scheme but `file:`."""
+    """Return whether a path names an object store: it has a scheme other than `file:`."""
     found = _URL.fullmatch(text)
     return found is not None and found["scheme"].lower() != "file"
 
 
 def object_scheme(url: str) -> str:
-    """Return fsspec's name of the kind of store that a URL is in: `s3` for Hadoop's s3a."""
+    """Return fsspec's name for the store of a URL, for example `s3` for Hadoop's s3a."""
     scheme = url.partition(":")[0].lower()
     return _SCHEMES.get(scheme, scheme)
 
 
 def path_of(text: str) -> AnyPath:
-    """Return the path that a text names: in a store when it is a URL, else a local one."""
+    """Return the path that a text names: in a store if it is a URL, otherwise local."""
     return ObjectPath.of(text) if is_object_url(text) else Path(text)

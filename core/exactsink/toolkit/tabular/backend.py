@@ -1,4 +1,4 @@
-"""The half of a backend of files that does not depend on the store."""
+"""The part of a file backend that does not depend on the store."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["TabularBackend"]
 
 
 class TabularBackend(Backend):
-    """Files of rows: a subclass says where they go. Its `writer` calls `check_rows` first, then writes `Parts`."""
+    """Write rows as files; a subclass chooses the store. Its `writer` calls `check_rows` first, then writes `Parts`."""
 
     options: TabularOptions
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
-        """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError when SQL can't."""
+        """Let the JVM make the lines of text formats, then the partition columns. Raises ConfigError if SQL can't."""
         return shape(self.options, schema)
 
     def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave texts and integers as they are: JSON's lines and Parquet need the JVM for others only."""
+        """Leave texts and integers unchanged, because JSON lines and Parquet need the JVM only for other types."""
         return super().shape_in_task(rows) if self.options.format == "csv" else rows
 
     def problems(self, schema: pa.Schema) -> list[Finding]:
-        """Find what keeps rows of the shaped `schema` from being written as the options require."""
+        """Find why rows of the shaped `schema` can't be written as the options require."""
         return problems(self.options, schema)
 
     def check_rows(self, txn: Txn, schema: pa.Schema) -> None:

@@ -1,4 +1,4 @@
-"""Folders of rows: partitions, `column=value`, named as Spark names them; and folders that are a table's."""
+"""Folders of rows: partitions named `column=value`, as Spark names them, and folders that belong to a table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and NUL, which no file name can hold
 _DATE_LENGTH = len("2026-11-20")
 _LOGS = {"_delta_log": (".json", "Delta"), "metadata": (".metadata.json", "Iceberg")}
-"""The folder in which a table says which files it has, the end of a name there, and whose table that is."""
+"""The folder in which a table lists its files, the end of a file's name there, and the kind of table."""
 
 
 def table_findings(root: AnyPath) -> Iterator[Finding]:
-    """Find that a folder is a table's: its readers pass over files that it does not name, VACUUM deletes them."""
+    """Refuse a table's folder: the table's readers skip files that it does not list, and VACUUM deletes them."""
     for log, (end, kind) in _LOGS.items():
         with suppress(OSError):
             if any(name.endswith(end) for name in file_names(root / log)):
@@ -31,16 +31,16 @@ def table_findings(root: AnyPath) -> Iterator[Finding]:
 
 
 def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Return a batch's rows per partition folder, without the partition columns, in the order they came.
+    """Return a batch's rows per partition folder, without the partition columns, in their order.
 
-    Folders come once each: a null and an empty string, which share a folder, come together.
+    Each folder comes once: null and the empty string share a folder, and come together.
     """
     if not partition_by:
         yield "", batch
         return
     rest = batch.select([i for i, name in enumerate(batch.schema.names) if name not in partition_by])
     texts = [_text(batch.column(name), name) for name in partition_by]
-    keys = [str(i) for i in range(len(texts))]  # a column's own name could be the one of the rows' numbers
+    keys = [str(i) for i in range(len(texts))]  # numbers, because a column may have any other name
     numbers = pc.indices_nonzero(pa.repeat(True, batch.num_rows))
     rows = pa.table([*texts, numbers], names=[*keys, "row"])
     groups = rows.group_by(keys, use_threads=False).aggregate([("row", "list")])

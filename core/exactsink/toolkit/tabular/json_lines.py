@@ -1,7 +1,7 @@
-"""JSON lines as Spark's to_json writes them, made of Arrow columns: 0.5 us a row of six columns, to_json's are 1.3.
+"""Write JSON lines as Spark's to_json does, from Arrow columns: 0.5 us a row of six columns; to_json takes 1.3.
 
-The JVM writes the values that it spells in a way of its own (floats, nested values, decimals, times in zones) and sends
-them as text; all others travel as they are. Rows that come from elsewhere need no such text, but have fewer types.
+The JVM sends values that only it can format as text: floats, nested values, decimals, times in zones. All other values
+travel unchanged. Rows that come from elsewhere need no such text, but have fewer types.
 """
 
 from __future__ import annotations
@@ -22,39 +22,43 @@ from exactsink.toolkit.spark_sql import EXACT_TIMES, quoted_name, text_map
 __all__ = ["OWN", "expressions", "impossible", "json_lines"]
 
 _VALUE, _MEMBER = "value", "member"
-"""What the JVM made comes in a struct of one field: a value, or an object of one member. Shaped rows have no others."""
+"""The field of a struct with text of the JVM: a value, or an object of one member.
+
+Shaped rows have no other structs.
+"""
 OWN = "exactsink:"
-"""How the names of columns begin that the JVM makes for JSON: no frame may have one, and there may be several."""
+"""The prefix of columns that the JVM makes for JSON. A frame's columns must not have it."""
 _NULLS, _FLOAT_TEXT = f"{OWN} nulls are written", f"{OWN} text of the float before"
-"""Columns beside the values. They are no structs, which cost the JVM 0.1 us a row each."""
+"""Columns beside the values. They are not structs, because a struct costs the JVM 0.1 us a row."""
 _TEXT = pa.large_string()  # 64-bit offsets: no batch overflows them
 _UTC = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
-_CYCLE = timedelta(days=146_097)  # 400 years: then the calendar begins again
-_YEAR_0, _YEAR_10000 = -719_528, 2_932_897  # in days from 1970: years between them have four digits
+_CYCLE = timedelta(days=146_097)  # 400 years, after which the calendar repeats
+_YEAR_0, _YEAR_10000 = -719_528, 2_932_897  # in days from 1970; years between them have four digits
 _SHORT_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
-_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one mistake to Java, three to Python
+_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")  # one error to Java, three to Python
 _is = pa.types
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A member of each row: texts, and what stands before and after each; a NULL text's member is left out."""
+    """A member of each row: texts, with the text before and after each. A NULL text leaves its member out."""
 
     before: str
     text: pa.Array
     after: str
 
     def whole(self, lead: str = "") -> pa.Array:
-        """Return the members in whole, NULL where one is left out."""
+        """Return the complete members, NULL for one that is left out."""
         if not (lead or self.before or self.after):
             return self.text
         return pc.binary_join_element_wise(_scalar(lead + self.before), self.text, _scalar(self.after), _scalar(""))
 
 
 def expressions(fields: Sequence[pa.Field]) -> list[str]:
-    """Return Spark's expressions for the fields, and one more: are NULLs written?
+    """Return Spark's expressions for the fields, and another one: are NULLs written?.
 
-    That is what the session's `spark.sql.jsonGenerator.ignoreNullFields` says; the optimizer makes it a constant.
+    The session's `spark.sql.jsonGenerator.ignoreNullFields` decides that; the optimizer makes the expression a
+    constant.
     """
     for field in fields:
         if field.name.startswith(OWN):
@@ -75,7 +79,7 @@ def impossible(schema: pa.Schema) -> list[pa.Field]:
 
 
 def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
-    """Return the rows as lines, each with its end. Without a word of the JVM's, NULLs are left out."""
+    """Return the rows as lines, each with its line end. NULLs are left out unless the JVM's column says otherwise."""
     names, columns = batch.schema.names, [*batch.columns, None]
     with_nulls = _NULLS in names and batch.column(_NULLS)[0].as_py()
     members = [
@@ -83,7 +87,7 @@ def json_lines(batch: pa.RecordBatch) -> pa.Buffer:
         for place, name in enumerate(names)
         if not name.startswith(OWN)
     ]
-    if members[0].text.null_count:  # then which member has no comma before it differs from row to row
+    if members[0].text.null_count:  # then the first member differs from row to row
         members = [_Member("", _joined([member.whole() for member in members]), "")]
     return _filled(_joined_lines(members))
 
@@ -104,7 +108,7 @@ def _expressions(field: pa.Field) -> list[str]:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether a type's values are written here as Spark writes them."""
+    """Return whether Python writes a type's values exactly as Spark does."""
     if _is.is_timestamp(kind):
         return kind.unit == "us" and kind.tz in (None, *_UTC)
     tests = (_is.is_string, _is.is_large_string, _is.is_signed_integer, _is.is_boolean, _is.is_date32)
@@ -112,13 +116,13 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _wrapped(kind: pa.DataType) -> str | None:
-    """Return what a struct's text is that the JVM made."""
+    """Return which text of the JVM's a struct holds: a value, a member, or None."""
     made = _is.is_struct(kind) and kind.num_fields == 1 and kind[0].type in (pa.string(), _TEXT)
     return kind[0].name if made and kind[0].name in (_VALUE, _MEMBER) else None
 
 
 def _member(name: str, column: pa.Array, after: pa.Array | None, with_nulls: bool) -> _Member:
-    """Return a column's members, `"name":value`. `after` is the column behind."""
+    """Return a column's members, `"name":value`. `after` is the next column."""
     if _wrapped(column.type) == _MEMBER:
         text = pc.utf8_slice_codeunits(column.flatten()[0], 1, -1).cast(_TEXT)
         return _Member("", pc.if_else(pc.equal(text, ""), pa.scalar(None, _TEXT), text), "")
@@ -131,13 +135,13 @@ def _member(name: str, column: pa.Array, after: pa.Array | None, with_nulls: boo
 def _joined(members: Sequence[pa.Array]) -> pa.Array:
     """Join each row's members by commas."""
     first, *others = members
-    empty = reduce(pc.and_, [member.is_null() for member in members])  # pyarrow drops a row that is NULL throughout
+    empty = reduce(pc.and_, [member.is_null() for member in members])  # because pyarrow drops a row with NULLs only
     first = pc.if_else(empty, _scalar(""), first)
     return pc.binary_join_element_wise(first, *others, _scalar(","), null_handling="skip")
 
 
 def _joined_lines(members: Sequence[_Member]) -> pa.Array:
-    """Join each row's members by commas, in one pass over all; the first has no NULL."""
+    """Join each row's members by commas, in one pass over all. The first member has no NULL."""
     pieces, text = [], "{"
     for place, member in enumerate(members):
         comma = "," if place else ""
@@ -151,13 +155,13 @@ def _joined_lines(members: Sequence[_Member]) -> pa.Array:
 
 
 def _filled(texts: pa.Array) -> pa.Buffer:
-    """Return the bytes of a new column's texts, one behind the other."""
+    """Return the bytes of a new column's texts, one after the other."""
     _, offsets, data = texts.buffers()
     return data.slice(0, pa.Array.from_buffers(pa.int64(), len(texts) + 1, [None, offsets])[-1].as_py())
 
 
 def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
-    """Return the values as text, and what stands before and after each."""
+    """Return the values as text, with the text before and after each."""
     kind = column.type
     if _wrapped(kind) == _VALUE:
         return "", column.flatten()[0].cast(_TEXT), ""
@@ -171,7 +175,7 @@ def _value(column: pa.Array) -> tuple[str, pa.Array, str]:
 
 
 def _floats(column: pa.Array, odd: pa.Array) -> pa.Array:
-    """Write floats as Java does; `odd` has its text of those that are not written plainly."""
+    """Write floats as Java does. `odd` holds the JVM's text for floats that need another notation."""
     text = column.cast(_TEXT)
     whole = pc.equal(column, pc.floor(column))
     if pc.any(whole).as_py():
@@ -180,7 +184,7 @@ def _floats(column: pa.Array, odd: pa.Array) -> pa.Array:
 
 
 def _moments(column: pa.Array) -> pa.Array:
-    """Write dates, or times with a `T`, also those of years that have no four digits."""
+    """Write dates, or times with a `T`, including years that don't have four digits."""
     is_date = _is.is_date(column.type)
     numbers = column.cast(pa.int32() if is_date else pa.int64())
     day = timedelta(days=1) // _unit(is_date)
@@ -206,7 +210,7 @@ def _unit(is_date: bool) -> timedelta:
 
 
 def _escaped(column: pa.Array) -> pa.Array:
-    """Escape what can't stand in JSON's strings, and replace bytes that are no UTF-8, as Java does."""
+    """Escape characters that JSON strings can't hold, and replace bytes that are not UTF-8, as Java does."""
     seen = _bytes(column)
     least, greatest = pc.min_max(seen).as_py().values()
     if greatest is None:

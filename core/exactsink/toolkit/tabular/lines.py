@@ -1,4 +1,4 @@
-"""What the JVM makes of rows for text formats, and the rows that a format or a partition folder can't hold."""
+"""The JVM's expressions for text formats, and the rows that a format or a partition folder can't hold."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from exactsink.toolkit.tabular.options import TabularOptions
 __all__ = ["errors", "problems", "shape"]
 
 _LINE = "value"
-"""The column of CSV's lines, unless it is named by the header that goes above them."""
+"""The column of CSV's lines, unless the header above them names it."""
 
 _OF_SPARK = {
     b"variant": ("VARIANT", "a struct of bytes", "to_json({})"),
     b"geometry": ("GEOMETRY", "a struct of bytes", "ST_AsBinary({})"),
     b"geography": ("GEOGRAPHY", "a struct of bytes", "ST_AsBinary({})"),
 }
-"""Types that Spark sends as structs, by the mark on a field of theirs; and casts."""
+"""Types that Spark sends as structs, by the mark on one of their fields, with their casts."""
 
 _RENAMED = "rename all but one of them"
 _SHAPED = "select it with the expressions that shape() gives"
@@ -38,9 +38,9 @@ _CSV_OPTIONS = {  # by default Spark trims spaces, and escapes as few others do
 
 
 def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
-    """Let the JVM make CSV's lines, or what JSON needs it for, then the partition columns.
+    """Let the JVM make CSV's lines, or the values that JSON needs it for, then the partition columns.
 
-    Raises ConfigError when SQL can't.
+    Raises ConfigError if SQL can't.
     """
     if options.format == "parquet":
         return None
@@ -55,7 +55,7 @@ def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
     fields = ", ".join(quoted_name(field.name) for field in rest) if chosen else "*"
     line = f"to_csv(struct({fields}), {text_map({'sep': options.delimiter, **_CSV_OPTIONS})})"
     name = _LINE
-    if options.header:  # the writers get it as the column's name: they know no other column
+    if options.header:  # the writers get the header as the column's name, because they know no other column
         name = options.delimiter.join(_csv_name(field.name) for field in rest)
     if name in chosen:
         raise ConfigError(f"partition column {name} has the name of the lines' column", next="rename the column")
@@ -63,7 +63,7 @@ def shape(options: TabularOptions, schema: pa.Schema) -> list[str] | None:
 
 
 def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
-    """Find what keeps rows of the shaped `schema` from being written as the options require."""
+    """Find why rows of the shaped `schema` can't be written as the options require."""
     chosen = options.partition_by
     found = _partition_problems(schema, chosen) + _folded_problems(schema)
     if errors(found):
@@ -74,7 +74,7 @@ def problems(options: TabularOptions, schema: pa.Schema) -> list[Finding]:
 
 
 def _folded_problems(schema: pa.Schema) -> list[Finding]:
-    """Find columns whose names differ only in case: Spark, which ignores it, reads none of such files again."""
+    """Find columns whose names differ only in case: Spark ignores case, and can't read such files."""
     by_name: dict[str, list[str]] = {}
     for name in schema.names:
         by_name.setdefault(name.lower(), []).append(name)
@@ -105,7 +105,7 @@ def _json_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
 
 
 def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Finding]:
-    """Find partition columns that can't be folders, and rows of which nothing would be left."""
+    """Find partition columns that can't be folders, and rows that have no other columns."""
     found = []
     for name in chosen:
         types = [field.type for field in schema if field.name == name]
@@ -134,7 +134,7 @@ def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Findin
 
 
 def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
-    """Find columns that Parquet would give back as another type, or can't hold, by writing an empty file in memory."""
+    """Find columns that Parquet can't hold, or would return as another type, by writing an empty file in memory."""
     lossy = [(field, found) for field in schema if (found := _changed(field))]
     if lossy:
         return [
@@ -154,7 +154,7 @@ def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
 
 
 def _changed(field: pa.Field) -> tuple[str, str, str] | None:
-    """Return a type in a column that Parquet has not, the one that is read back, and a cast; None where it has all."""
+    """Return a type in a column that Parquet lacks, the type that is read back, and a cast; None if Parquet has all."""
     kind = field.type
     if pa.types.is_duration(kind):
         return "INTERVAL", "BIGINT", "CAST({} AS STRING)"
@@ -166,7 +166,7 @@ def _changed(field: pa.Field) -> tuple[str, str, str] | None:
 
 
 def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:
-    """Find columns that would come back from CSV as something else, or not at all."""
+    """Find columns that CSV can't hold, or would return as another value."""
     found = []
     for field in fields:
         name, kind = quoted_name(field.name), field.type

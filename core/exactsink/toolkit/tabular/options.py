@@ -1,4 +1,4 @@
-"""What files of rows look like, as a sink's options say it."""
+"""The options of a sink for the format of its files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _SIZE = re.compile(r"(?P<count>[0-9]+) ?(?P<unit>B|KB|MB|GB)")
 
 
 class TabularOptions(BackendOptions):
-    """Where files of rows go, and what they look like. A backend says what its `path` may be."""
+    """The folder and the format of files with rows. A backend says which `path` it accepts."""
 
     path: str
-    """The folder that the files go to."""
+    """The folder for the files."""
     format: Literal["parquet", "json", "csv"] = "parquet"
-    """What the files are. `json` is JSON lines."""
+    """The format of the files. `json` is JSON lines."""
     partition_by: tuple[str, ...] = ()
-    """Columns that become folders, `column=value`."""
+    """The columns that become folders, `column=value`."""
     compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
     """For Parquet; `snappy` when it is left out."""
     header: bool = True
-    """For CSV: begin each file with the columns' names."""
+    """For CSV: begin each file with the names of the columns."""
     delimiter: str = ","
-    """For CSV: the mark between two values."""
+    """For CSV: the character between two values."""
     target_file_size: str | None = Field(default=None, examples=["128 MB"])
-    """for example `128 MB`: a file that has reached it gets no more rows."""
+    """A file of this size gets no more rows. Example: `128 MB`."""
 
     @field_validator("partition_by")
     @classmethod

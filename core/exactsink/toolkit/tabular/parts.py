@@ -1,4 +1,4 @@
-"""A participant's rows as files, one or more per partition folder, each in its format and ended at its size."""
+"""Write a participant's rows as files, one or more per partition folder, each in its format and with its size."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ __all__ = ["Parts"]
 ROW_GROUP_ROWS = 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024
 LOOKED_AT_ROWS = 20_000
-"""How many of a file's first rows say which columns have a dictionary; as many as make a page with Spark's writer."""
+"""How many of a file's first rows decide which columns get a dictionary: as many as one page of Spark's writer."""
 
 _Out = TypeVar("_Out", bound=io.RawIOBase)
-"""Where the bytes of one file go: written from front to back; its position counts them."""
+"""The output of one file, written from front to back. Its position counts the bytes."""
 
 
 class Parts(Generic[_Out]):
     """Write rows of the shaped schema into files that the store opens and seals.
 
-    `open_out(folder, number)` opens a partition folder's next file. Numbers begin at 0 and go through all folders: no
-    two files share one, even where a file system takes two folders for one. `seal_out(out, rows)` makes durable a file
-    that was written whole. A file that has reached the target size gets no more rows; of Parquet, whose rows
-    wait, one that a guess says has. After an error only `discard` may follow.
+    `open_out(folder, number)` opens a partition folder's next file. Numbers begin at 0 and count the files of all
+    folders, so that no two files share a number, even if a file system treats two folders as one. `seal_out(out, rows)`
+    makes a complete file durable. A file gets no more rows once it has reached the target size; for Parquet, whose rows
+    wait in memory, an estimate decides. After an error, only `discard` may be called.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Parts(Generic[_Out]):
         self._waiting_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take rows. Those of Parquet wait for full row groups, until all files together hold too much."""
+        """Take rows. Rows of Parquet wait for full row groups, until all files together hold too much memory."""
         if batch.num_rows == 0:
             return
         for folder, rows in split(batch, self._options.partition_by):
@@ -74,12 +74,12 @@ class Parts(Generic[_Out]):
             self._waiting_bytes = 0
 
     def seal(self) -> None:
-        """Write the rest, and seal the files that are open."""
+        """Write the rest, and seal the open files."""
         for folder in list(self._open):
             self._seal(folder)
 
     def discard(self) -> None:
-        """Close the files that are open; what they hold is nobody's. Idempotent."""
+        """Close the open files without sealing them. Idempotent."""
         for part in self._open.values():
             part.discard()
 
@@ -93,7 +93,9 @@ class Parts(Generic[_Out]):
         return _CsvLines(out, self._schema.names[0] if self._options.header else None)
 
     def _pieces(self, folder: str, rows: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
-        """Cut rows of a Parquet file that has a target size where the guess of it is to be looked at."""
+        """Cut rows of a Parquet file into pieces, after each of which its estimated size is checked, if it has a
+        target.
+        """
         target = self._options.target_bytes
         if target is None or self._options.format != "parquet":
             return (rows,)
@@ -102,7 +104,7 @@ class Parts(Generic[_Out]):
         return self._guesses[folder].pieces(rows)
 
     def _sampled(self, rows: pa.RecordBatch) -> int:
-        """Return what a row group of these rows takes."""
+        """Return the encoded size of a row group of these rows."""
         out = pa.BufferOutputStream()
         with pq.ParquetWriter(out, self._schema, compression=self._compression) as parquet:
             parquet.write_batch(rows)
@@ -113,7 +115,7 @@ class Parts(Generic[_Out]):
         return self._options.compression or "snappy"
 
     def _end_if_full(self, folder: str) -> None:
-        """Let the folder's next rows begin another file, once this one has its size."""
+        """Start another file for the folder's next rows, if this one has reached its size."""
         target = self._options.target_bytes
         if target is not None and self._open[folder].is_full(target):
             self._seal(folder)
@@ -133,7 +135,7 @@ class _Part(ABC, Generic[_Out]):
         self.rows = 0
 
     def is_full(self, target: int) -> bool:
-        """Return whether the file has its size."""
+        """Return whether the file has reached its size."""
         return self.out.tell() >= target
 
     @abstractmethod
@@ -142,7 +144,7 @@ class _Part(ABC, Generic[_Out]):
 
     @abstractmethod
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the rows that wait."""
 
     def finish(self) -> None:
         """Write the rest."""
@@ -160,7 +162,7 @@ class _JsonLines(_Part[_Out]):
         self.out.write(json_lines(batch))
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing, because no rows wait."""
 
 
 class _CsvLines(_Part[_Out]):
@@ -185,11 +187,11 @@ class _CsvLines(_Part[_Out]):
         self.out.write(b"\n")
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing, because no rows wait."""
 
 
 class _Parquet(_Part[_Out]):
-    """Row groups of at least ROW_GROUP_ROWS rows, but for a flush that memory or the size asks for, and the last."""
+    """Row groups of at least ROW_GROUP_ROWS rows, except the last one and those flushed early for memory or size."""
 
     def __init__(self, out: _Out, schema: pa.Schema, compression: str, guess: SizeGuess | None = None) -> None:
         super().__init__(out)
@@ -229,14 +231,14 @@ class _Parquet(_Part[_Out]):
 
     def discard(self) -> None:
         if self._parquet is not None:
-            with suppress(OSError, pa.ArrowException):  # a footer that nobody will read, perhaps on a full disk
+            with suppress(OSError, pa.ArrowException):  # nobody will read this footer, and the disk may be full
                 self._parquet.close()
         super().discard()
 
     def _opened(self, rows: pa.Table) -> pq.ParquetWriter:
         file, first = pa.PythonFile(self.out, mode="w"), rows.slice(0, LOOKED_AT_ROWS)
         dictionaries: bool | list[str] = True
-        if not any(pa.types.is_nested(field.type) for field in self._schema):  # their leaves have names of their own
+        if not any(pa.types.is_nested(field.type) for field in self._schema):  # their leaves have other names
             dictionaries = [
                 name for name, values in zip(first.column_names, first.columns, strict=True) if _shrinks(values)
             ]
@@ -244,7 +246,7 @@ class _Parquet(_Part[_Out]):
 
 
 def _shrinks(values: pa.ChunkedArray) -> bool:
-    """Return whether a dictionary makes values smaller. Arrow itself makes one until it is too large, for nothing."""
+    """Return whether a dictionary makes the values smaller. Arrow would make one until it is too large, in vain."""
     try:
         distinct = pc.count_distinct(values, mode="all").as_py()
     except pa.ArrowNotImplementedError:

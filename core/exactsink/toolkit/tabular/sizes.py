@@ -1,4 +1,4 @@
-"""How large a Parquet file will be: rows that wait for their row group count by what a sample of them takes."""
+"""Estimate the size of a Parquet file: the rows that wait for their row group count by the size of a sample."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import pyarrow as pa
 __all__ = ["SizeGuess"]
 
 _SAMPLED = 1 / 8
-"""The part of a step that is encoded twice."""
+"""The part of the rows that is encoded twice."""
 _LEAST_STEP = 64 * 1024
 _MOST_STEP = 1024 * 1024
 _ALIKE = 2
 _FULL = 0.85
-"""The part of its target from which on a file is full: a guess was too high by no more."""
+"""The part of its target size at which a file counts as full. No estimate was too high by more."""
 
 
 class SizeGuess:
-    """What waits for one folder's next row group, in bytes of a file.
+    """Estimate the rows that wait for one folder's next row group, in bytes of a file.
 
-    A sample of every so many bytes in memory is encoded; a small one takes more room a row than a row group does, so
-    what a folder's last row group turned out to take corrects the next guesses, as long as samples are like its own.
+    It encodes a sample once per so many bytes in memory. A small sample takes more bytes per row than a row group does,
+    so the real size of the folder's last row group corrects the next estimates while the samples stay similar.
     `encoded(rows)` returns a sample's bytes.
     """
 
@@ -37,7 +37,9 @@ class SizeGuess:
         self._learned = (0.0, 1.0)
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Cut a batch where the guess is to be looked at: one of wide rows alone may be many files."""
+        """Cut a batch into pieces, after each of which the size is estimated: wide rows of one batch may fill many
+        files.
+        """
         rows = max(1, batch.num_rows * self._step // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows) if rows < batch.num_rows else batch
@@ -55,7 +57,7 @@ class SizeGuess:
             self._unsampled = 0
 
     def reaches(self, written: int) -> bool:
-        """Return whether a file of `written` bytes has its size once the rows that wait are written, too."""
+        """Return whether a file of `written` bytes reaches its size once the waiting rows are written."""
         return written + self._corrected + self._unsampled * self._ratio * self._correction >= self._target
 
     def is_full(self, written: int) -> bool:
@@ -63,7 +65,7 @@ class SizeGuess:
         return written >= self._target * _FULL
 
     def flushed(self, taken: int) -> None:
-        """Learn what the rows that waited have taken."""
+        """Learn the real size of the rows that waited."""
         guessed = self._by_samples + self._unsampled * self._ratio
         if self._by_samples > 0:
             self._learned = (guessed / (self._sampled + self._unsampled), taken / guessed)

@@ -1,4 +1,4 @@
-"""Files of a table that wait for the commit that names them: whose they are, and whether they are whole."""
+"""Files of a table that wait for the commit that lists them: their owners, and whether they are complete."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def waiting(records: AnyPath, job: str, sink: str) -> list[InDoubt]:
 
 
 def damage(voted: Iterable[tuple[AnyPath, int]], *, below: bool) -> Lost | Unknown | None:
-    """Return how files differ from their voted sizes in bytes; None if they do not. Their set is committed as a whole.
+    """Return how files differ from their voted sizes in bytes, None if they don't. They are committed as a whole.
 
-    It is lost if files are gone, and the mark, which the journal knows, is of an earlier epoch (`below`).
+    They are Lost if files are missing and the mark, which the journal knows, is of an earlier epoch (`below`).
     """
     lost, changed = list[str](), list[str]()
     for path, wanted in voted:

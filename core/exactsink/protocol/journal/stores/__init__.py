@@ -1,4 +1,4 @@
-"""Where a journal's entries are kept: one atomic put-if-absent."""
+"""The stores of a journal's entries. Each has one atomic put-if-absent."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ __all__ = ["JournalStore", "SeqTaken"]
 
 
 class SeqTaken(Exception):
-    """An entry with this seq stands already, perhaps the very same one."""
+    """An entry with this seq exists already, perhaps the same one."""
 
 
 class JournalStore(Protocol):
-    """Keep numbered entries. Any other exception than those named leaves open whether the call took effect."""
+    """Keep numbered entries. After any exception that is not named here, it is unknown whether the call took effect."""
 
     def put(self, seq: int, data: bytes) -> None:
-        """Write an entry, durable when it returns, never half written. Raises SeqTaken when the seq is owned."""
+        """Write an entry: durable when it returns, and never partly written. Raises SeqTaken if the seq is taken."""
         ...
 
     def read(self, seq: int) -> bytes | None:
-        """Read an entry; None when it is absent."""
+        """Read an entry, None if it does not exist."""
         ...
 
     def newest(self) -> int:
-        """Return the highest seq that stands, -1 when none does; never a stale answer."""
+        """Return the highest seq, -1 if there is none. The answer is never stale."""
         ...
 
     def list(self) -> Sequence[int]:
-        """List the seqs that stand, in any order, none of them stale or left out."""
+        """List all seqs, in any order. The answer is complete, and never stale."""
         ...
 
     def sizes(self, seqs: Sequence[int]) -> Mapping[int, int]:
-        """Return the bytes of those of these entries that stand, without reading them."""
+        """Return the size in bytes of each of these entries that exists, without reading them."""
         ...
 
     def delete(self, seqs: Iterable[int]) -> None:
@@ -40,5 +40,5 @@ class JournalStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what was opened. Idempotent."""
+        """Close the resources that were opened. Idempotent."""
         ...

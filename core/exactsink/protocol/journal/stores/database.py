@@ -1,4 +1,4 @@
-"""The database that a journal's URL names: how it is reached, and how each transaction in it begins."""
+"""The database in a journal's URL: its connection, and the begin of each transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LIBPQ = MappingProxyType(
     {
         "connect_timeout": 10,
         "fallback_application_name": "exactsink journal",
-        # A peer that is gone without a word is an error within a minute, not after the kernel's quarter of an hour.
+        # A peer that is gone silently is an error within a minute, not after the kernel's quarter of an hour.
         "keepalives_idle": 30,
         "keepalives_interval": 10,
         "keepalives_count": 3,
@@ -34,7 +34,7 @@ _LIBPQ = MappingProxyType(
 """Parameters of libpq, unless the URL sets them."""
 
 _PIP = MappingProxyType({"MySQLdb": "mysqlclient", "psycopg": "'psycopg[binary]>=3.2'", "psycopg2": "psycopg2-binary"})
-"""Distributions whose name is not their module's."""
+"""Distributions with a name other than their module's."""
 
 # remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor
 # wait for one: it gets an error, and reads the seq.
@@ -48,10 +48,10 @@ SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', cur
 
 
 class Database:
-    """One database and at most one connection to it. For one thread at a time; connects with its first transaction.
+    """One database and at most one connection to it. For one thread at a time. Connects with its first transaction.
 
-    `place` names it without user, password and options; `file` is SQLite's. What is no URL of SQLAlchemy's, or lacks
-    its driver, is a ConfigError; SQLite in memory is a PreflightError.
+    `place` names it without user, password and options; `file` is SQLite's. A text that is not a URL of SQLAlchemy's,
+    or whose driver is missing, is a ConfigError. SQLite in memory is a PreflightError.
     """
 
     def __init__(self, url: str) -> None:
@@ -64,9 +64,9 @@ class Database:
 
     @contextmanager
     def transaction(self, write: bool = False) -> Iterator[Connection]:
-        """Open a transaction, committed at the end. After any error the connection is dropped, nothing tried again.
+        """Open a transaction, which commits at the end. After any error the connection is dropped.
 
-        A database that could lose a commit, or show an old state, is refused with PreflightError.
+        Nothing is retried. Raises PreflightError for a database that could lose a commit, or show an old state.
         """
         try:
             with self._engine.connect() as connection:
@@ -86,9 +86,9 @@ class Database:
 
 
 def _parsed(url: str) -> URL:
-    """Read a URL, a SQLite file's path made absolute. No error repeats it: a mistyped one may show the password."""
+    """Parse a URL, and make a SQLite file's path absolute. No error repeats the URL, which may contain the password."""
     given: URL | None = None
-    with suppress(ArgumentError, ValueError):  # raised below, so that the error does not carry this one
+    with suppress(ArgumentError, ValueError):  # raised below, so that the error does not contain this one
         given = make_url(url)
     if given is None or "@" in (given.host or ""):
         raise ConfigError(
@@ -103,22 +103,25 @@ def _one_file(given: URL) -> URL:
     write = "write sqlite:////path/to/file.db"
     in_memory = not given.database or ":memory:" in given.database or "mode=memory" in given.database
     if in_memory or "memory" in given.query.values():
-        raise PreflightError("a journal can't be in memory", why="it would end with its process", next=write)
+        raise PreflightError("a journal can't be in memory", why="it would be lost with its process", next=write)
     odd = given.host or given.username or given.password or given.query or str(given.database).startswith("file:")
     if odd or given.drivername not in ("sqlite", "sqlite+pysqlite"):
-        why = "a file that is opened in another mode, or by another driver, is not proven to keep what it is given"
+        why = "a file that is opened in another mode, or by another driver, may lose entries"
         raise ConfigError("a journal's SQLite URL holds a path only", why=why, next=write)
     return given.set(database=str(Path(str(given.database)).absolute()))
 
 
 def _engine(given: URL) -> Engine:
-    """Make the engine; it connects later. One connection is kept, none of a SQLite file: that may be replaced."""
+    """Make the engine, which connects later.
+
+    It keeps one connection, but none of a SQLite file, which may be replaced.
+    """
     options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     if given.get_backend_name() == "sqlite":
-        # isolation_level None: the driver begins nothing on its own.
+        # isolation_level None: the driver begins no transaction by itself.
         options = {"poolclass": NullPool, "connect_args": {"isolation_level": None, "timeout": _LOCK_SECONDS}}
     elif given.get_backend_name() == "postgresql":
-        # The level is ours whatever the role's default or the URL's autocommit says.
+        # Set here, whatever the role's default or the URL's autocommit says.
         options |= {"isolation_level": "READ COMMITTED", "connect_args": _libpq(given)}
     wrong = "its driver is made for asyncio"
     try:
@@ -142,15 +145,15 @@ def _libpq(given: URL) -> Mapping[str, Any]:
         return {}
     arguments: dict[str, Any] = {name: value for name, value in _LIBPQ.items() if name not in given.query}
     if given.get_driver_name() == "psycopg":
-        arguments["prepare_threshold"] = None  # a pooler between may send each transaction to another connection
+        arguments["prepare_threshold"] = None  # a pooler may send each transaction to another connection
     return arguments
 
 
 def _begin_sqlite(connection: Connection, file: Path, write: bool) -> None:
-    """Begin so that a commit outlives a power cut; a writer takes its lock now, so that it never has to give it back.
+    """Begin so that a commit survives a power cut. A writer takes its lock now, so that it can't lose a race later.
 
-    The file's own journal mode stays: others may use the file. Where it is the default, only EXTRA syncs the folder
-    after the commit; without that a power cut could take the commit back.
+    The file's journal mode stays unchanged, because others may use the file. In the default mode, only EXTRA syncs the
+    folder after the commit; otherwise a power cut could take the commit back.
     """
     folder = file.parent
     if not os.access(file if file.exists() else folder, os.W_OK) or not os.access(folder, os.W_OK | os.X_OK):
@@ -164,9 +167,9 @@ def _begin_sqlite(connection: Connection, file: Path, write: bool) -> None:
 
 
 def _begin_postgres(connection: Connection, place: str) -> None:
-    """Begin so that a commit is durable whatever the role's defaults; refuse a server where it is not.
+    """Begin so that a commit is durable whatever the role's defaults are. Refuse a server where it is not.
 
-    In each transaction: behind a pooler or after a failover the next one may meet another server.
+    It checks in each transaction, because behind a pooler or after a failover the next one may meet another server.
     """
     replica, read_only, unsafe = connection.exec_driver_sql(_POSTGRES_TRANSACTION).one()[:3]
     what = why = fix = ""

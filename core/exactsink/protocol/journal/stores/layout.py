@@ -1,4 +1,4 @@
-"""How entries are named in a folder: the first block lies in it, each later one in a folder below it."""
+"""The names of entries in a folder: the first block is in the folder, each later block in a subfolder."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ _BLOCK = re.compile(r"\d{17}")
 
 
 def entry_name(seq: int) -> str:
-    """Return an entry's own name."""
+    """Return an entry's file name."""
     return f"{seq:020d}.json"
 
 
 def block_name(seq: int, block_entries: int) -> str:
-    """Return the folder of an entry's block, empty for the first."""
+    """Return the folder of an entry's block, empty for the first block."""
     block = seq // block_entries
     return f"{block:017d}" if block else ""
 
 
 def blocks_of(names: Iterable[str]) -> list[str]:
-    """Return those of these names that are blocks."""
+    """Return the names that are blocks."""
     return [name for name in names if _BLOCK.fullmatch(name)]
 
 
 def seqs_of(names: Iterable[str]) -> list[int]:
-    """Return the seqs of those of these names that are entries."""
+    """Return the seqs of the names that are entries."""
     return [int(found["seq"]) for name in names if (found := _ENTRY.fullmatch(name))]
 
 
 class Blocks(Generic[Folder]):
-    """What a store of entries does alike in a local folder and in an object store."""
+    """The part of an entry store that local folders and object stores share."""
 
     def __init__(self, folder: Folder, *, block_entries: int = BLOCK_ENTRIES) -> None:
         self._folder: Folder = folder
@@ -52,10 +52,10 @@ class Blocks(Generic[Folder]):
         names = self._names(self._folder)
         blocks = (seqs_of(self._names(self._folder / name)) for name in sorted(blocks_of(names), reverse=True))
         inside = next(filter(None, blocks), [])
-        return max(seqs_of(names) + inside, default=-1)  # an earlier release put all into the folder itself
+        return max(seqs_of(names) + inside, default=-1)  # an earlier release put all entries into the folder itself
 
     def close(self) -> None:
-        """Hold nothing: what is open is a call's, or the file system's, which all paths share."""
+        """Do nothing: calls close their files, and all paths share the file system."""
 
     def _names(self, folder: Folder) -> Sequence[str]:
         with self._explained(), suppress(FileNotFoundError):
@@ -63,7 +63,7 @@ class Blocks(Generic[Folder]):
         return []
 
     def _explained(self) -> AbstractContextManager[None]:
-        """Name the folder and the way out where a call is refused. Not for what may have been written all the same."""
+        """Name the folder and the fix if a call is refused. Not for a write that may have taken effect all the same."""
         return storage_errors(self._folder, f"the journal in {self._folder} can't be read or written")
 
     def _name(self, seq: int) -> str:

@@ -1,4 +1,4 @@
-"""A journal's entries as files in a folder of a local file system, and in blocks below it."""
+"""A journal's entries as files in a local folder, and in blocks below it."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ _TEMP = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 class LocalStore(Blocks[Path]):
-    """Entries as files: temp file, fsync, link (which fails where the name exists), fsync the folder.
+    """Entries as files: write and fsync a temp file, link it (which fails if the name exists), fsync the folder.
 
-    The first `block_entries` lie in the folder itself, each as many after them in a block, a folder below it, so that a
-    start lists few names however long the journal is. Entries that an earlier release put into the folder itself stay.
-    A writer locks its temp file; the first put of each store removes those that nobody locks: their writers are dead.
-    An entry that this store has not made durable itself may be seen and yet be gone after a power cut: its writer died
-    before it synced, or a sync failed. It is written again before the next one stands, or before it is taken for own.
+    The first `block_entries` are in the folder itself. Each later block of as many is in a subfolder, so that a start
+    lists few names, however long the journal is. Entries that an earlier release put into the folder itself stay there.
+    A writer locks its temp file; the first put of each store removes temp files without a lock, because their writers
+    are dead. An entry that this store has not made durable itself may be gone after a power cut, although it shows: its
+    writer may have died before the sync, or its sync may have failed. So this store writes it again before it puts the
+    next entry, or takes the entry for its own.
     """
 
     def __init__(self, folder: Path, *, block_entries: int = BLOCK_ENTRIES, file_mode: FileMode = "private") -> None:
         super().__init__(folder, block_entries=block_entries)
         self._file_mode = file_mode
         self._made: Path | None = None
-        """The folder that is there for sure, with its name and its parents' durable."""
+        """The folder that certainly exists, with its name and its parents' names durable."""
         self._durable = -1
         """The last entry that this store has made durable."""
         self._unsure = -1
@@ -75,7 +76,7 @@ class LocalStore(Blocks[Path]):
                 return None
 
     def _write_again(self, seq: int) -> None:
-        """Make an entry durable that stands, as a new file: of the old one it can't be known."""
+        """Make an existing entry durable as a new file, because nobody knows whether the old file is."""
         path = self._standing(seq)
         with suppress(FileNotFoundError):
             with self._sealed(path.read_bytes()) as temp:
@@ -87,10 +88,10 @@ class LocalStore(Blocks[Path]):
 
     @contextmanager
     def _sealed(self, data: bytes) -> Iterator[Path]:
-        """Write and sync a temp file; it goes with the block, unless that has given it another name."""
+        """Write and sync a temp file. It is removed at the end, unless the block has renamed it."""
         temp, file = self._locked_temp()
         try:
-            with file:  # closing it lets its lock go, so not before the entry has its name
+            with file:  # closing it releases its lock, so only after the entry has its name
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -121,14 +122,14 @@ class LocalStore(Blocks[Path]):
         while True:
             temp = self._folder / f".{uuid.uuid4().hex}.tmp"
             file = new_file(temp)
-            with suppress(OSError):  # a file system without locks: no other process has one, and nothing is removed
+            with suppress(OSError):  # without locks, no process holds one, and none removes files
                 fcntl.flock(file, fcntl.LOCK_EX)
             if os.fstat(file.fileno()).st_nlink:
                 return temp, file
-            file.close()  # taken for a dead writer's, between its making and its lock
+            file.close()  # removed as a dead writer's, after its creation and before its lock
 
     def _remove_dead_temps(self) -> None:
-        """Remove temp files of writers that died; the lock goes with its process. What can't be removed stays."""
+        """Remove temp files of dead writers: a lock ends with its process. Files that can't be removed stay."""
         for name in os.listdir(self._folder):
             if _TEMP.fullmatch(name):
                 with suppress(OSError), open(self._folder / name, "rb+") as file:  # gone, locked, or another user's
@@ -136,7 +137,7 @@ class LocalStore(Blocks[Path]):
                     (self._folder / name).unlink()
 
     def _standing(self, seq: int) -> Path:
-        """Return where an entry stands: where an earlier release put it, or where this one does."""
+        """Return where an entry is: where an earlier release put it, or where this one does."""
         earlier = self._folder / entry_name(seq)
         return earlier if seq >= self._block_entries and earlier.exists() else self._path(seq)
 

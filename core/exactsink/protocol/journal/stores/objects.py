@@ -1,4 +1,4 @@
-"""A journal's entries as objects in a store that can refuse to create one where one stands."""
+"""A journal's entries as objects, in a store that can refuse to create an object that exists."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ObjectStore"]
 
 
 class ObjectStore(Blocks[ObjectPath]):
-    """Entries as objects, named as a `LocalStore` names its files, so that a start lists few names.
+    """Entries as objects, named like the files of a `LocalStore`, so that a start lists few names.
 
-    A `put` is one request, which the store refuses where the name exists; whatever else goes wrong in it leaves open
-    whether it took effect. Nothing that was read or listed is kept.
+    A `put` is one request, which the store refuses if the name exists. After any other failure, it is unknown whether
+    the put took effect. Nothing is cached.
     """
 
     def put(self, seq: int, data: bytes) -> None:
@@ -41,7 +41,7 @@ class ObjectStore(Blocks[ObjectPath]):
             self._folder.unlink_below(map(self._name, seqs))
 
     def _listed(self) -> Mapping[int, int]:
-        """Return the size of every entry, a thousand in a request."""
+        """Return the size of every entry, with a request per thousand."""
         with self._explained():
             found = self._folder.listed(deep=True)
         return {seq: info.size for name, info in found.items() for seq in seqs_of([name.rpartition("/")[2]])}

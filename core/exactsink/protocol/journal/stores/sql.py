@@ -1,7 +1,7 @@
-"""A journal's entries as rows of one SQL table; its primary key makes `put` an atomic create.
+"""A journal's entries as rows of one SQL table. The primary key makes `put` an atomic create.
 
-SQLite and PostgreSQL are proven; others go through SQLAlchemy Core only. This module is imported where a job's journal
-is in a database: nobody else needs SQLAlchemy.
+SQLite and PostgreSQL are proven; others use only SQLAlchemy Core. This module is imported only if a job's journal is in
+a database, because nothing else needs SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from exactsink.toolkit.storage import create_file, make_folder
 __all__ = ["JOURNAL_TABLE", "Database", "SqlStore"]
 
 JOURNAL_TABLE = "exactsink_journal"
-"""It holds the entries of every job that names its database: one row per (job, seq)."""
+"""The table with the entries of every job that names its database: one row per (job, seq)."""
 
 _JOB_LENGTH = 64
 _TABLE = sa.Table(
@@ -38,13 +38,13 @@ _CHUNK = 500  # seqs in one DELETE: below every database's limit of bound values
 
 
 class SqlStore:
-    """Keep one job's entries in a database. For one thread at a time; opens nothing before its first call.
+    """Keep one job's entries in a database. For one thread at a time. It connects with its first call.
 
-    `url` is SQLAlchemy's. What is no such URL, or lacks its driver, is a ConfigError at once. A database that could
-    lose an entry, or show an old state, is refused with PreflightError by the call that meets it. A `put` that fails
-    in any other way leaves open whether it took effect, and is never tried again here; `read`, `list` and `delete`
-    raise Retryable or Fatal. After each error the connection is dropped: the next call opens a new one.
-    No message and no log shows the password.
+    `url` is SQLAlchemy's. Raises ConfigError at once if it is not such a URL, or if its driver is missing. A database
+    that could lose an entry, or show an old state, is refused with PreflightError by the first call. After any other
+    failure of a `put`, it is unknown whether the put took effect, and it is never retried here. `read`, `list` and
+    `delete` raise Retryable or Fatal. After each error the connection is dropped, and the next call opens a new one. No
+    message and no log shows the password.
     """
 
     def __init__(self, url: str, job: str) -> None:
@@ -52,15 +52,15 @@ class SqlStore:
             raise ValueError(f"job name of {len(job)} characters: 1 to {_JOB_LENGTH} fit the journal's table")
         self._database = Database(url)
         self._job = job
-        self._stands = False  # the table, as far as this store has seen; it is never made twice
+        self._stands = False  # whether this store has seen the table, which it never makes twice
 
     def __repr__(self) -> str:
         return f"SqlStore({self._database.place!r}, {self._job!r})"
 
     def put(self, seq: int, data: bytes) -> None:
-        """Insert an entry in a transaction of its own, durable when it returns. Makes the table where there is none.
+        """Insert an entry in its own transaction, durable when it returns. Makes the table if there is none.
 
-        Raises SeqTaken only when an entry with this seq was seen: a row can be refused for other reasons too.
+        Raises SeqTaken only if an entry with this seq was seen, because a row can be refused for other reasons.
         """
         self._make_table()
         try:
@@ -104,7 +104,7 @@ class SqlStore:
         self._database.close()
 
     def _listed(self, *columns: sa.ColumnElement[Any], first: int = 0) -> Sequence[Sequence[Any]]:
-        """Select something of the entries from seq `first` on; nothing where the table does not stand."""
+        """Select columns of the entries from seq `first` on; nothing if the table does not exist."""
         if self._is_new_file():
             return ()
         entries = sa.select(*columns).where(_TABLE.c.job == self._job, _TABLE.c.seq >= first)
@@ -122,16 +122,19 @@ class SqlStore:
             return None if data is None else bytes(data)
 
     def _is_new_file(self) -> bool:
-        """Return whether SQLite would make the file: reading makes nothing. A file seen before and gone is an error."""
+        """Return whether SQLite would create the file.
+
+        A read creates nothing, and a file that has vanished is an error.
+        """
         return not self._stands and self._database.file is not None and not self._database.file.exists()
 
     def _make_table(self) -> None:
-        """Make the table, unless it stands: idempotent, also from two processes at the same moment."""
+        """Make the table if it does not exist. Idempotent, even from two processes at the same moment."""
         if self._stands:
             return
         if self._database.file is not None:
             make_folder(self._database.file.parent)
-            create_file(self._database.file, b"")  # SQLite's own would not be its folder's owner's
+            create_file(self._database.file, b"")  # a file that SQLite makes would not belong to its folder's owner
         with self._database.transaction(write=True) as connection:
             if self._found(connection):
                 return
@@ -146,7 +149,7 @@ class SqlStore:
         except DBAPIError as error:
             failure = error
         with self._database.transaction() as connection:
-            if self._found(connection):  # mine, or that of another process which came first
+            if self._found(connection):  # mine, or that of a faster process
                 return
         if failure is None or isinstance(failure, OperationalError):  # the answer was lost, which is not a refusal
             raise failure or RuntimeError(f"{JOURNAL_TABLE} was made and is not there")
@@ -158,7 +161,10 @@ class SqlStore:
         ) from failure
 
     def _found(self, connection: sa.Connection) -> bool:
-        """Return whether the table exists, once per store; refuse one whose key would let two drivers own a seq."""
+        """Return whether the table exists, checked once per store.
+
+        Refuse a key that would let two drivers own a seq.
+        """
         if self._stands:
             return True
         inspector = sa.inspect(connection)
@@ -176,7 +182,7 @@ class SqlStore:
 
     @contextmanager
     def _explained(self, done: str) -> Iterator[None]:
-        """Turn the database's errors into ours, where it makes no difference whether the call took effect."""
+        """Turn the database's errors into exactsink's, for calls that may be repeated."""
         try:
             yield
         except SQLAlchemyError as error:
