@@ -50,16 +50,9 @@ OF_TABLES = {
 }
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
-    *(name for name in SCENARIOS.keys() - _SAME_TO_A_BACKEND if name.endswith(("-write", "-pre_commit"))),
-    *(*_OF_FORMATS, "other-process", "commit-replayed", "one-vote-lost", "loser-swept", "two-jobs-interleaved"),
+    *("killed-after-write", "stalled-after-write", "killed-after-pre_commit"),
+    *("empty-epoch", "many-rows", "order-kept", "one-vote-lost", "loser-swept"),
 }
-
-_OF_UPSERTS = {
-    *(f"killed-{edge}-commit" for edge in ("before", "after")),
-    *("many-rows", "undecided-invisible", "commit-replayed", "one-vote-lost"),
-}
-
-
 _OF_SERVERS = {"killed-after-pre_commit", "killed-inside-commit", "births-at-once"}
 
 
@@ -167,7 +160,7 @@ def pooler(request: pytest.FixtureRequest, postgres: Postgres) -> Iterator[PgBou
 class TestPostgresBehindAPooler(ConformanceSuite):
     """Backend and kit reach the server through PgBouncer, in both modes that take transactions."""
 
-    test_conformance = chosen({"killed-after-pre_commit", "killed-after-commit"})
+    test_conformance = chosen({"killed-after-pre_commit"})
 
     @pytest.fixture(params=[*targets_on(""), "postgres_direct"])
     def target(self, request: pytest.FixtureRequest, pooler: PgBouncer) -> ConformanceTarget:
@@ -175,23 +168,13 @@ class TestPostgresBehindAPooler(ConformanceSuite):
 
 
 class TestUpsertsIntoPostgres(ConformanceSuite):
-    """What tasks and drivers do is the `postgres` backend's; here what an upsert applies, and what it is made of."""
+    """Most is the `postgres` backend's; here what an upsert applies, and the votes that are kept beside tasks' rows."""
 
-    test_conformance = chosen(_OF_UPSERTS)
+    test_conformance = chosen({*_OF_SERVERS, "one-vote-lost", "loser-swept", "commit-replayed", "undecided-invisible"})
 
-    @pytest.fixture
-    def target(self, postgres: Postgres) -> ConformanceTarget:
-        return upsert_targets_on(postgres.conninfo())["postgres_staged"]
-
-
-class TestDirectUpsertsIntoPostgres(ConformanceSuite):
-    """The tasks' transactions, and the votes that are kept beside their rows."""
-
-    test_conformance = chosen({*_OF_SERVERS, "one-vote-lost", "loser-swept"})
-
-    @pytest.fixture
-    def target(self, postgres: Postgres) -> ConformanceTarget:
-        return upsert_targets_on(postgres.conninfo())["postgres_direct"]
+    @pytest.fixture(params=["postgres_staged", "postgres_direct"])
+    def target(self, request: pytest.FixtureRequest, postgres: Postgres) -> ConformanceTarget:
+        return upsert_targets_on(postgres.conninfo())[request.param]
 
 
 class TestKafka(ConformanceSuite):

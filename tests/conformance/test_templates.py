@@ -21,6 +21,7 @@ from exactsink.testing import SCENARIOS, Runner
 
 QUICK = ("killed-after-decide", "commits-at-once", "second-journal")
 """What `make test` plays on each, beside two more on docs/reference/plugin-roads.md; `make proof` plays all."""
+CACHE = Path(__file__).parents[2] / ".mypy_cache/projects"
 NAMES = {road: f"my_{road.replace('-', '_')}" for road in ROADS}
 
 
@@ -74,8 +75,9 @@ def test_projects_are_typed_and_linted(tmp_path: Path) -> None:
         write_plugin(str(folders[name]), name, road)
         checked(folders[name], "ruff", "check", "--select", "E,F,I,N,B,UP,RUF")
         checked(folders[name], "ruff", "format", "--check")
+    config = str(folders["my_staged"] / "pyproject.toml")
     packages = [argument for name in folders for argument in ("-p", f"exactsink_{name}")]
-    checked(tmp_path, "mypy", "--config-file", str(folders["my_staged"] / "pyproject.toml"), *packages, path=folders)
+    checked(tmp_path, "mypy", f"--cache-dir={CACHE}", "--config-file", config, *packages, path=folders)
 
 
 def checked(folder: Path, *command: str, path: Mapping[str, Path] = MappingProxyType({})) -> None:

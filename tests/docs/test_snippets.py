@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,10 +22,10 @@ _ALWAYS = {"README.md", "docs/tutorial.md"}
 
 
 def touched(root: Path) -> set[str]:
-    """Return the pages that a change concerns: those that differ from where the branch left `origin/main`.
+    """Return the pages that a change concerns: those that differ from where the branch left `origin/main`, or `main`.
 
-    On `origin/main` itself, as in a fresh clone, and without it: those that changed in the day up to HEAD.
-    All of them where git can't say.
+    On that commit itself: those that its last commit, or its last merge, changed. `EXACTSINK_TESTS_SINCE` names another
+    commit, as the workflow does with the one before a push. All of them where git can't say.
     """
 
     def git(*arguments: str) -> list[str]:
@@ -33,15 +34,12 @@ def touched(root: Path) -> set[str]:
 
     try:
         [head] = git("rev-parse", "HEAD")
-        [seconds] = git("log", "-1", "--format=%ct")
-        bases = git("rev-list", "-1", f"--before={int(seconds) - 86_400}", "HEAD")
-        with suppress(subprocess.CalledProcessError):
-            bases = [base for base in git("merge-base", "HEAD", "origin/main") if base != head] or bases
-        return (
-            {*git("diff", "--name-only", *bases, "--"), *git("ls-files", "--others", "--exclude-standard")}
-            if bases
-            else set(_PAGES)
-        )
+        bases = [os.environ.get("EXACTSINK_TESTS_SINCE", "")]
+        for main in ("origin/main", "main"):
+            with suppress(subprocess.CalledProcessError):
+                bases += [base for base in git("merge-base", "HEAD", main) if base != head]
+        base = next(filter(None, bases), "HEAD^")
+        return {*git("diff", "--name-only", base, "--"), *git("ls-files", "--others", "--exclude-standard")}
     except (OSError, subprocess.CalledProcessError):
         return set(_PAGES)
 
@@ -135,22 +133,33 @@ def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.Mo
     def git(*arguments: str) -> None:
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
-    def committed(page: str, day: int) -> None:
-        (tmp_path / page).write_text(f"{page} of day {day}\n")
-        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-01-{day:02}T12:00:00Z")
-        git("add", page)
-        git("commit", "-m", page)
+    def committed(*pages: str) -> None:
+        for page in pages:
+            (tmp_path / page).write_text(f"{page} of {pages}\n")
+        git("add", *pages)
+        git("commit", "-m", "pages")
 
+    monkeypatch.delenv("EXACTSINK_TESTS_SINCE", raising=False)
     assert touched(tmp_path) == set(_PAGES), "no repository"
     git("init", "-b", "main")
-    committed("first.md", 1)
-    assert touched(tmp_path) == set(_PAGES), "nothing is a day older, as in a shallow clone"
-    committed("second.md", 5)
-    committed("third.md", 5)
+    committed("first.md")
+    assert touched(tmp_path) == set(_PAGES), "HEAD has no parent, as in a shallow clone"
+    committed("second.md", "third.md")
     (tmp_path / "new.md").write_text("not added yet\n")
-    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}
-    git("update-ref", "refs/remotes/origin/main", "HEAD")
-    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}, "a fresh clone"
-    committed("fourth.md", 6)
+    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}, "the last commit"
+    git("switch", "-c", "branch")
+    committed("fourth.md")
+    committed("fifth.md")
+    assert touched(tmp_path) == {"fourth.md", "fifth.md", "new.md"}, "all of a branch"
+    git("update-ref", "refs/remotes/origin/main", "HEAD^")
     (tmp_path / "first.md").write_text("edited\n")
-    assert touched(tmp_path) == {"first.md", "fourth.md", "new.md"}
+    assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "what is not pushed"
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    git("switch", "main")
+    git("merge", "--no-ff", "branch")
+    git("update-ref", "refs/remotes/origin/main", "HEAD")
+    assert touched(tmp_path) == {"first.md", "fourth.md", "fifth.md", "new.md"}, "a merge, in a fresh clone"
+    monkeypatch.setenv("EXACTSINK_TESTS_SINCE", "HEAD~2")
+    assert touched(tmp_path) == {*(f"{name}.md" for name in ("first", "second", "third", "fourth", "fifth", "new"))}
+    monkeypatch.setenv("EXACTSINK_TESTS_SINCE", "0" * 40)
+    assert touched(tmp_path) == set(_PAGES), "the push that makes a branch"

@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Drivers
 from tests.e2e.jobs import SPARK, TWO_FILES, write_job, write_source
@@ -13,6 +15,7 @@ from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import Database, gate_of
 
 
+@pytest.mark.proof
 def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_sink_has_voted(
     tmp_path: Path, drivers: Drivers, database: Database, kafka_sink: KafkaSink
 ) -> None:

@@ -69,7 +69,7 @@ def test_killed_with_a_decision_and_without_one(pipe: Piped, runs: Drivers) -> N
     assert pipe.amiss() == {}
 
 
-@pytest.mark.parametrize("target", ["files", "kafka"])
+@pytest.mark.parametrize("target", ["kafka", pytest.param("files", marks=pytest.mark.proof)])
 def test_the_job_that_init_writes_goes_from_the_topic_into_its_sinks(
     target: str, tmp_path: Path, kafka: Kafka, runs: Drivers
 ) -> None:

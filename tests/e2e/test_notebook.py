@@ -27,6 +27,7 @@ def shown(client: NotebookClient, tag: str) -> str:
     return "".join(out["data"]["text/plain"] for out in outputs[-1] if "data" in out)
 
 
+@pytest.mark.proof
 def test_a_notebook_whose_kernel_is_killed_in_an_epoch_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -240,7 +240,7 @@ Upsert(url="u", table="t", keys="k")
 def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
     script = tmp_path / "stream.py"
     script.write_text((ROOT / "examples/python/orders.py").read_text() + WRONG)
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "--config-file="]
+    command = [sys.executable, "-m", "mypy", "--strict", f"--cache-dir={ROOT}/.mypy_cache/users", "--config-file="]
     checked = subprocess.run([*command, str(script)], capture_output=True, text=True, check=False)
     lines = checked.stdout.splitlines()
     revealed = [line for line in lines if "Revealed type is" in line]

@@ -16,13 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(1200)  # the first run on a machine fetches 300 MB
-def test_the_oldest_spark_is_killed_as_the_newest_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("job", ["init", pytest.param("stateful", marks=pytest.mark.proof)])
+def test_the_oldest_spark_is_killed_as_the_newest_is(job: str, tmp_path: Path) -> None:
     major, minor = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
     oldest = f"{major}.{minor}.0"
     python = python_with_spark(oldest)
     assert _said(python, "-c", "from importlib.metadata import version; print(version('pyspark'))") == oldest + "\n"
-    plays = f"--basetemp={tmp_path / 'there'}", "tests/e2e/test_starter.py"
-    assert "2 passed" in _said(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plays)
+    plays = f"--basetemp={tmp_path / 'there'}", "tests/e2e/test_starter.py", f"-k{job}"
+    assert "1 passed" in _said(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plays)
 
 
 def _said(*command: object) -> str:

@@ -23,7 +23,7 @@ from exactsink_files import folders
 from exactsink_files.marks import MarkFolder
 from tests.simulation.disk_plays import KINDS, Broken, Lab, failed_syncs, faults, kills, power_cuts
 
-SAMPLES = {power_cuts: 19, kills: 11, failed_syncs: 9, faults: 97}
+SAMPLES = {power_cuts: 37, kills: 11, failed_syncs: 9, faults: 97}
 """Every so manieth is played by `make test`; primes, so that a sample meets all kinds of calls."""
 Patch = pytest.MonkeyPatch
 
