@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka.admin import NewTopic
 from kafka import TopicPartition
 
-from exactsink.contract import JobContext, Mark
+from exactsink.contract import Event, JobContext, Mark
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
@@ -108,7 +108,7 @@ class Driver:
         self.site = site
         self.folder = folder
 
-    def run(self, *epochs: int) -> None:
+    def run(self, *epochs: int, hear: Sequence[Callable[[Event], None]] = ()) -> None:
         """Claim, and run these epochs, each with one row of its number; close whatever comes."""
         backend = KafkaBackend(self.site.options)
         sinks = {"out": Sink("out", "kafka", backend, "", max_participants=2)}
@@ -116,7 +116,7 @@ class Driver:
             self.site.job,
             sinks,
             Journal(LocalStore(self.folder), wait=backoff),
-            Events(self.site.job, []),
+            Events(self.site.job, hear),
             driver="test",
             retry=Retry(3, lambda attempt: None),
             save_state=lambda state: None,

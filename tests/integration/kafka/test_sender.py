@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
@@ -41,10 +42,11 @@ def play(attempts: Attempts, first: int, slot: int) -> tuple[Committable, int]:
 
 
 def amiss(kafka: Kafka, topic: str, rows: int) -> str:
-    """Return how many rows are lost and doubled."""
-    seen = Counter(int((record.value or b"-1").split(b";")[0]) for record in kafka.rows(topic))
+    """Return how many rows are lost and doubled, and how many stand behind a later one in their partition."""
+    found = [(record.partition, int((record.value or b"-1").split(b";")[0])) for record in kafka.rows(topic)]
+    seen, turned = Counter(row for _, row in found), sum(one > other for one, other in pairwise(found))
     lost, doubled = Counter(range(rows)) - seen, seen - Counter(range(rows))
-    return f"{lost.total()} lost, {doubled.total()} doubled" if lost or doubled else ""
+    return f"{lost.total()} lost, {doubled.total()} doubled, {turned} behind" if lost or doubled or turned else ""
 
 
 def options(rng: random.Random) -> dict[str, object]:
@@ -82,6 +84,30 @@ def test_answers_are_lost_and_requests_come_late(
         attempts.end(*[one.transaction for one in attempts.open_ids()], commit=False)  # as a sweep does
     assert amiss(server, topic, plays * _BATCHES * _ROWS) == ""
     assert set(proxy.struck - before) == set(FAULTS), "each fault was played"
+    assert failed < plays, "most of it is met without another attempt"
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("plays", [2, pytest.param(30, marks=pytest.mark.proof)])
+def test_a_broker_answers_slowly_and_after_a_request_has_been_given_up(
+    cut: tuple[KafkaServer, KafkaProxy], monkeypatch: pytest.MonkeyPatch, plays: int
+) -> None:
+    server, proxy = cut
+    monkeypatch.setattr("exactsink_kafka.sender._MOST_SECONDS", 0.4)
+    failed, late, doubted = 0, [], Sender._doubted
+    monkeypatch.setattr(
+        Sender, "_doubted", lambda sender, failure: [late.append(failure.text), doubted(sender, failure)]
+    )
+    topic = server.new_topic("slow", partitions=3)
+    for number in range(plays):
+        attempts = attempts_on(server.bootstrap).with_(topic=topic, writer="fast", producer={"batch.size": 20_000})
+        proxy.slow = [0.5, 0.3, 0.1][number % 3]
+        vote, more = play(attempts, number * _BATCHES * _ROWS, 0)
+        proxy.slow, failed = 0.0, failed + more
+        attempts.commit(vote)
+        attempts.end(*[one.transaction for one in attempts.open_ids()], commit=False)  # as a sweep does
+    assert amiss(server, topic, plays * _BATCHES * _ROWS) == ""
+    assert any("RequestTimedOutError" in text for text in late), "answers came too late"
     assert failed < plays, "most of it is met without another attempt"
 
 
