@@ -346,7 +346,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 class _Connection(KafkaConnection):  # type: ignore[misc]
     """Holds requests back for as long as the broker throttles this client, by a quota.
 
-    (kafka-python refuses them. To connect anew would be a way past the quota.)
+    (kafka-python refuses them, and a new connection would be a way past the quota.)
     """
 
     def send_request(self, request: Any, request_timeout_ms: float | None = None) -> Any:

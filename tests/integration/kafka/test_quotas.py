@@ -1,4 +1,4 @@
-"""Quotas of the brokers: who is throttled waits as told, over the same connection, and no row is lost or doubled."""
+"""Quotas of the brokers: a throttled client waits over its connection, and no row is lost or doubled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[float]:
-    """What was sent to a broker before the time was over that it had told, by what was left of that."""
+    """What was sent to a broker while it throttled this client: the seconds that were left."""
     early: list[float] = []
     write = KafkaTCPTransport.write
 
@@ -40,7 +40,7 @@ def early(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> 
 
 
 def limit(wire: Wire, client: str, **quota: float) -> None:
-    """Give a client id a quota of its own."""
+    """Set a quota for a client id."""
     of = AlterClientQuotasRequest.EntryData
     ops = [of.OpData(key=key, value=value, remove=False) for key, value in quota.items()]
     entry = of(entity=[of.EntityData(entity_type="client-id", entity_name=client)], ops=ops)
@@ -49,15 +49,16 @@ def limit(wire: Wire, client: str, **quota: float) -> None:
     assert [one.error_code for one in answer.entries] == [0]
 
 
-def test_a_writer_over_its_rate_of_bytes_waits_as_told(
+def test_a_writer_over_its_rate_of_bytes_waits_as_long_as_brokers_ask(
     kafka: Kafka, early: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     given = {"writer": "fast", "producer": {"batch.size": 20_000}}
     attempts = attempts_on(kafka.bootstrap).with_(topic=kafka.new_topic("quota", 3), **given)
     with closing(attempts.wire()) as wire:
         limit(wire, f"exactsink.{attempts.job}.out", producer_byte_rate=100_000)
-        padding = os.urandom(500)
-        values = [pa.array([b"%d;%b" % (row, padding) for row in range(n, n + 500)]) for n in range(0, 3000, 500)]
+        values = [
+            pa.array([b"%d;%b" % (row, os.urandom(500)) for row in range(n, n + 500)]) for n in range(0, 3000, 500)
+        ]
         caplog.clear()
         vote = attempts.voted(*(pa.record_batch({"value": some}) for some in values))
         assert caplog.text.count("Connection made") == 2, "the first one, that finds the brokers, and one to the broker"
@@ -77,5 +78,4 @@ def test_a_job_over_its_share_of_the_brokers_time_goes_on(
     Driver(site, tmp_path / "journal").run(0)
     assert caplog.text.count("Connection made") == 4, "the driver's, and the task's"
     assert caplog.text.count("Response throttled by broker") > 3
-    assert site.values() == [b"0"]
-    assert early == []
+    assert (site.values(), early) == ([b"0"], [])

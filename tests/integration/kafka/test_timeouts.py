@@ -65,14 +65,6 @@ def test_an_expired_id_is_reported_by_its_rows(server: KafkaServer) -> None:
         assert "INVALID_PRODUCER_ID_MAPPING (49)" in first.evidence
 
 
-def test_a_transaction_that_timed_out_is_lost(server: KafkaServer) -> None:
-    with Participants.of(server) as participants:
-        late = participants.vote(0, "late", "late", timeout=1)
-        wait_until(lambda: state(participants, late) in ("CompleteAbort", "expired"), "the timeout")
-        assert participants.commit(late) == ["Lost"]
-        assert participants.values() == []
-
-
 @pytest.mark.parametrize("writer", ["plain", "fast"])
 def test_a_decided_epoch_that_times_out_before_its_commit_is_written_again(
     server: KafkaServer, tmp_path: Path, writer: str

@@ -9,7 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timezone
-from itertools import count, repeat
+from itertools import count, repeat, takewhile
 from pathlib import Path
 
 import pyarrow as pa
@@ -128,8 +128,7 @@ def test_40_writers_in_one_process_keep_no_threads_no_files_and_no_memory(
     rss = dict[int, int]()  # in pages, by the minute
 
     def write(slot: int, until: float = 0) -> None:
-        number = 0
-        while number < 5 or time.monotonic() < until:
+        for number in takewhile(lambda number: number < 5 or time.monotonic() < until, count()):
             epoch = next(epochs)
             writer = attempts.writer(rows((b"k", b"v")).schema, slot)
             writer.write(rows(*[(b"%d" % row, b"v" * 1000) for row in range(100 * epoch, 100 * epoch + 100)]))
@@ -139,10 +138,10 @@ def test_40_writers_in_one_process_keep_no_threads_no_files_and_no_memory(
                 attempts.commit(writer.pre_commit())
                 shown.append(epoch)
             del writer
-            number += 1
             rss[max(0, int(until - time.monotonic())) // 60] = int(Path("/proc/self/statm").read_text().split()[1])
 
     write(40)  # imports, and what is made once
+    rss.clear()
     before = held()
     with ThreadPoolExecutor(40) as pool:
         list(pool.map(write, range(40), repeat(time.monotonic() + seconds)))
