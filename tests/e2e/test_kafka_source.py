@@ -191,15 +191,6 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
     assert pipe.written() == pipe.in_lake()
     assert (pipe.written().total(), pipe.read() - pipe.written()) == (300, Counter())
 
-    pipe.fill(_KEYS)
-    pipe.lose(300)  # before the first batch that is still to be planned
-    code, said = runs.run(pipe.job())
-    assert (code, "lacks rows that the checkpoint has still to read" in said) == (1, True), said
-    pipe.broker.delete_topic(pipe.source)
-    code, said = runs.run(job)
-    assert (code, "Kafka lacks the topic" in said) == (75, True), said
-    assert pipe.written().total() == 300
-
 
 def _cut_off(pipe: Piped) -> None:
     pipe.fill(_KEYS)

@@ -19,10 +19,13 @@ over another connection; it gets it late."""
 
 
 class KafkaProxy:
-    """Stands before a broker that advertises `port`. Each request with rows is struck with a `chance`, by its seed."""
+    """Stands before a broker that advertises `port`. Each request with rows is struck with a `chance`, by its seed.
+
+    `slow` is how many seconds each answer waits at most, one behind the other.
+    """
 
     def __init__(self, port: int, broker: str, seed: int) -> None:
-        self.chance = 0.0
+        self.chance = self.slow = 0.0
         self.struck: Counter[str] = Counter()
         host, number = broker.split(":")
         self._broker = (host, int(number))
@@ -70,6 +73,7 @@ class KafkaProxy:
     def _to_client(self, client: socket.socket, broker: socket.socket, lost: set[bytes]) -> None:
         with broker.makefile("rb") as answers:
             while (message := _message(answers)) and message[4:8] not in lost:
+                time.sleep(self._rng.random() * self.slow)
                 client.sendall(message)
 
 

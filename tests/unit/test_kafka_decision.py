@@ -52,6 +52,7 @@ class Scripted:
     topic: str | None = "id-of-rows"
     writers: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
     after: Mapping[tuple[str, int], Sequence[OpenProducer]] = field(default_factory=dict)
+    silent: list[set[tuple[str, int]]] = field(default_factory=lambda: [set()])
     marking: int = 0
     marked: list[tuple[Transaction, tuple[str, int], int, bool]] = field(default_factory=list)
     ended: list[tuple[Transaction, bool]] = field(default_factory=list)
@@ -100,8 +101,11 @@ class Scripted:
         return {name: Topic(name, self.topic, (0, 1)) for name in names if self.topic is not None}
 
     def open_now(self, partitions: Iterable[tuple[str, int]]) -> Mapping[tuple[str, int], Sequence[OpenProducer]]:
-        writers = self.after if self.ended else self.writers
-        return {place: writers[place] for place in partitions if place in writers}
+        """Before the end, who is not in `writers` does not answer; after it, those in `silent` don't, some times."""
+        if not self.ended:
+            return {place: self.writers[place] for place in partitions if place in self.writers}
+        away = self.silent.pop(0) if len(self.silent) > 1 else self.silent[0]
+        return {place: self.after.get(place, ()) for place in partitions if place not in away}
 
 
 @pytest.fixture(autouse=True)
@@ -260,6 +264,20 @@ def test_a_partition_that_can_not_be_asked_holds_no_commit_up(writers: Any) -> N
     ended_by_another = {**STANDS, ("rows", 1): []}  # its rows are not missing
     for done in (DONE, ("CompleteCommit", 7, 4)):  # an end by an older version does not raise the epoch
         assert committed(Scripted(states=[OPEN, done], writers=ended_by_another)) == Committed()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_partition_without_a_leader_after_the_end_may_lack_it(lost: bool) -> None:
+    """The coordinator that was killed with its broker may have owed it; nobody looks at this epoch again."""
+    states, code = ([("CompleteAbort", 7, 5)], 48) if lost else ([OPEN, DONE], 0)
+    away, owed = {("rows", 1)}, {("rows", 1): [OpenProducer(7, 4, 20)]}
+    with pytest.raises(Retryable, match="rows-1 may lack the end of a transaction"):
+        committed(Scripted(code, [*states], HELD, after=owed, silent=[away]))
+    wire = Scripted(code, [*states], HELD, after=owed, silent=[away, away, set()])
+    assert isinstance(committed(wire), Lost if lost else Committed)
+    assert [(place, commit) for _, place, _, commit in wire.marked] == [(("rows", 1), not lost)]
+    gone = Scripted(48, [("CompleteAbort", 7, 5)], NO_TOPIC, topic=None, silent=[away])
+    assert isinstance(committed(gone), Lost), "a topic that was deleted owes nothing"
 
 
 MISSING = [(OPEN, 0, "CompleteCommit"), (("CompleteAbort", 7, 5), 48, "CompleteAbort")]

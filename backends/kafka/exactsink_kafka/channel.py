@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 from kafka import KafkaAdminClient
 from kafka.errors import IncompatibleBrokerVersion, KafkaError
 from kafka.net.compat import KafkaNetClient
+from kafka.net.connection import KafkaConnection
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
@@ -328,12 +329,31 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         known = node_id in self._conns
         connection = super().get_connection(node_id, *arguments, **settings)
         if not known:
+            connection.__class__ = _Connection
             connection.broker_version_data = None
             connection.init_future.add_errback(self._failed)
         return connection
 
+    def least_loaded_node(self) -> Any:
+        """Choose a broker to ask; where all that are known throttle this client, one of those."""
+        found = super().least_loaded_node()
+        return next((node for node, one in self._conns.items() if one.connected), None) if found is None else found
+
     def _failed(self, error: Exception) -> None:
         self.failure = error
+
+
+class _Connection(KafkaConnection):  # type: ignore[misc]
+    """Holds requests back for as long as the broker throttles this client, by a quota.
+
+    (kafka-python refuses them, and a new connection would be a way past the quota.)
+    """
+
+    def send_request(self, request: Any, request_timeout_ms: float | None = None) -> Any:
+        if not self.connected or "throttle" not in self.paused or self._reauth.is_reauthenticating:
+            return super().send_request(request, request_timeout_ms)
+        until = self._throttle_time + self._timeout_at(now=0.0, timeout_ms=request_timeout_ms)
+        return self._send_request(request, timeout_at=until)
 
 
 class _Quiet(logging.Filter):

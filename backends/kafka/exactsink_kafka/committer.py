@@ -273,13 +273,8 @@ class KafkaCommitter(Committer):
         if pooled is None or (pooled.job, pooled.sink) != (self._ctx.job, self._ctx.sink):
             return None
         started = now if one.started is None else one.started
-        return InDoubt(
-            one.transaction.ref,
-            pooled.generation,
-            pooled.token,
-            age_seconds=max(now - started, 0.0),
-            deadline=started + one.timeout_seconds,
-        )
+        age, deadline = max(now - started, 0.0), started + one.timeout_seconds
+        return InDoubt(one.transaction.ref, pooled.generation, pooled.token, age_seconds=age, deadline=deadline)
 
     @contextmanager
     def _doing(self, doing: str, safe: str) -> Iterator[None]:

@@ -25,6 +25,7 @@ from kafka.protocol.producer.transaction import (
 from kafka.record import MemoryRecords
 
 from exactsink_kafka.errors import OFFSETS
+from exactsink_kafka.records import uvarint
 from exactsink_kafka.transactions import Transaction
 
 __all__ = ["KEEPS", "Cluster", "Described", "LoggedBatch", "Offset", "OpenProducer", "Seen", "Topic"]
@@ -241,30 +242,17 @@ class _Produce:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._empty, name)
 
-    @property
-    def API_VERSION(self) -> int | None:  # noqa: N802 - kafka-python's name
-        version: int | None = self._empty.API_VERSION
-        return version
-
-    @API_VERSION.setter
-    def API_VERSION(self, version: int) -> None:  # noqa: N802
-        self._empty.API_VERSION = version
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set the version, which a connection chooses, where it belongs."""
+        setattr(self._empty, name, value) if name == "API_VERSION" else super().__setattr__(name, value)
 
     def encode(self, **_: bool) -> bytes:
         """Encode it, with its length and header."""
         head = self._empty.encode(header=True)[:-2]  # without an empty list of topics, and the tags behind it
-        pieces = [head, _uvarint(2), _uvarint(len(self._topic) + 1), self._topic, _uvarint(len(self._batches) + 1)]
+        pieces = [head, uvarint(2), uvarint(len(self._topic) + 1), self._topic, uvarint(len(self._batches) + 1)]
         for partition, records in self._batches:
-            pieces += [struct.pack(">i", partition), _uvarint(sum(map(len, records)) + 1), *records, b"\0"]
+            pieces += [struct.pack(">i", partition), uvarint(sum(map(len, records)) + 1), *records, b"\0"]
         return b"".join([struct.pack(">i", sum(map(len, pieces)) + 2), *pieces, b"\0\0"])
-
-
-def _uvarint(number: int) -> bytes:
-    made = bytearray()
-    while number > 0x7F:
-        made.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*made, number])
 
 
 def offset_request(one: Transaction, offset: Offset, joins: bool) -> Any:

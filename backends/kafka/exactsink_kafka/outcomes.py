@@ -224,10 +224,13 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
 
 
 def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Missing]:
-    """Find where they are still open when markers are overdue. An unreachable partition is skipped."""
+    """Find where they are still open when markers are overdue. Raises Retryable for a partition that has no leader.
+
+    Not for one of Kafka's own topic, which the sink's user need not be allowed to read.
+    """
     uses = {one.transaction.producer: one for one in ended}
     places = {place for one in ended for place in one.places}
-    left: list[_Missing] = []
+    left, silent = list[_Missing](), set[Place]()
     for attempt in attempts_within(MARKER_SECONDS if places else 0, first_seconds=0.001, longest_seconds=0.05):
         open_now = wire.open_now(places) if attempt else seen
         left = [
@@ -236,8 +239,14 @@ def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Mis
             for writer in writers
             if place in places and (writer.id, writer.epoch) in uses
         ]
-        if not left:
+        silent = {place for place in places - open_now.keys() if place[0] != OFFSETS}
+        if not left and not silent:
             break
+    there = wire.topics({topic for topic, _ in silent})
+    for topic, number in sorted(silent):
+        if topic in there and number in there[topic].partitions:
+            what, fix = f"{topic}-{number} may lack the end of a transaction", "start the brokers, then the job again"
+            raise Retryable(what, why="its leader does not answer, and a broker that was killed may owe it", next=fix)
     return left
 
 

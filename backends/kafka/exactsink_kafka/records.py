@@ -16,7 +16,7 @@ from exactsink.toolkit.json_columns import JSON_OPTIONS, check_map_keys
 from exactsink.toolkit.spark_sql import quoted_name, text_map
 from exactsink_kafka.options import KafkaOptions
 
-__all__ = ["Header", "Records", "shaped"]
+__all__ = ["Header", "Records", "shaped", "uvarint"]
 
 Header = tuple[str, bytes | None]
 
@@ -237,12 +237,17 @@ def _encoded(headers: Sequence[Header]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a number as records do: with its sign last, seven bits a byte."""
-    left, made = (number << 1) ^ (number >> 63), bytearray()
-    while left > 0x7F:
-        made.append(left & 0x7F | 0x80)
-        left >>= 7
-    return bytes([*made, left])
+    """Encode a number as records do: with its sign last."""
+    return uvarint((number << 1) ^ (number >> 63))
+
+
+def uvarint(number: int) -> bytes:
+    """Encode a number of no sign, seven bits a byte."""
+    made = bytearray()
+    while number > 0x7F:
+        made.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*made, number])
 
 
 def _lengths(values: pa.Array) -> pa.Array:

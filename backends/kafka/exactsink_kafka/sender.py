@@ -96,11 +96,8 @@ class Sender:
         """
         size = sum(batch.size for batch in batches)
         new = [batch.partition for batch in batches if batch.partition not in self._begun]
-        while self._out[leader] and any(self._kept[partition] for partition in new):
-            self._take(leader)
-        while self._out[leader] and self._out[leader][0][0].done():
-            self._take(leader)
-        while len(self._out[leader]) >= _MOST_IN_FLIGHT:
+        out = self._out[leader]
+        while out and (out[0][0].done() or len(out) >= _MOST_IN_FLIGHT or any(self._kept[number] for number in new)):
             self._take(leader)
         while self._bytes and self._bytes + size > _MOST_BYTES and any(self._out.values()):
             self._take(max(self._out, key=lambda one: len(self._out[one])))

@@ -165,26 +165,25 @@ class KafkaWriter(Writer):
 def row_producer(
     options: KafkaOptions,
     wire: Wire,
-    transactional_id: str,
-    client_id: str,
+    id: str,
+    client: str,
     doing: str,
     header: Header | None = None,
     joins: bool = False,
 ) -> RowProducer:
     """Make the producer that the options ask for. `auto` takes the fast one where the options allow it.
 
-    `header` is added to every record; `joins`: see `Sender`.
+    `client` is its id; `header` is added to every record; `joins`: see `Sender`.
     """
     failures = Failures(doing, options)
     why = "asked for" if options.writer == "plain" else slow_because(options)
     if why is None:
-        settings = Settings.of(options, doing)
-        client: Client = ColumnsClient(wire, options, transactional_id, settings, failures, joins=joins)
+        made: Client = ColumnsClient(wire, options, id, Settings.of(options, doing), failures, joins=joins)
     else:
-        given, beside = producer_settings(options, transactional_id, client_id), partial(wire.find, transactional_id)
-        client = PlainClient(given, options.topic, failures, doing, beside)
+        settings = producer_settings(options, id, client)
+        made = PlainClient(settings, options.topic, failures, doing, partial(wire.find, id))
     _LOG.debug("%s: the %s", doing, "fast writer" if why is None else f"plain writer: {why}")
-    return RowProducer(client, options.topic, doing, header)
+    return RowProducer(made, options.topic, doing, header)
 
 
 def _let_go(producer: RowProducer, wire: Wire) -> None:

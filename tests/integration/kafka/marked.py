@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka.admin import NewTopic
 from kafka import TopicPartition
 
-from exactsink.contract import JobContext, Mark
+from exactsink.contract import Event, JobContext, Mark
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Batch, Coordinator
 from exactsink.protocol.events import Events
@@ -79,11 +79,6 @@ class Site:
         assert place == TopicPartition(self.options.marked_topic, 0)
         return found.offset, json.loads(found.metadata)
 
-    def forget(self) -> None:
-        """Delete the group with its offsets, as an administrator does."""
-        client, group = self.kafka.admin(), group_of(self.job, "out")
-        client.delete_consumer_groups([group])[group].result(30)
-
     def made_again(self) -> None:
         """Delete the topic and make it again."""
         self.kafka.delete_topic(self.topic)
@@ -108,7 +103,7 @@ class Driver:
         self.site = site
         self.folder = folder
 
-    def run(self, *epochs: int) -> None:
+    def run(self, *epochs: int, hear: Sequence[Callable[[Event], None]] = ()) -> None:
         """Claim, and run these epochs, each with one row of its number; close whatever comes."""
         backend = KafkaBackend(self.site.options)
         sinks = {"out": Sink("out", "kafka", backend, "", max_participants=2)}
@@ -116,7 +111,7 @@ class Driver:
             self.site.job,
             sinks,
             Journal(LocalStore(self.folder), wait=backoff),
-            Events(self.site.job, []),
+            Events(self.site.job, hear),
             driver="test",
             retry=Retry(3, lambda attempt: None),
             save_state=lambda state: None,

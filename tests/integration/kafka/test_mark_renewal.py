@@ -15,11 +15,6 @@ from tests.integration.kafka.marked import BIRTH, LINEAGE, SCHEMA, Site, rows
 pytest_plugins = ["tests.servers.fixtures"]
 
 
-def test_of_two_journals_that_bind_one_sink_the_second_finds_the_first(site: Site) -> None:
-    assert site.born("ffff") == Mark("ffff")
-    assert site.born() == Mark("ffff") == site.mark()
-
-
 def test_an_older_driver_s_renewal_is_fenced_and_never_puts_the_mark_back(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,12 +177,6 @@ def test_what_keeps_a_mark_from_being_kept_is_found_before_the_first_row(kafka: 
     assert (severity, "there is no topic no-such-topic" in message) == ("error", True)
 
 
-def test_a_mark_is_written_as_one_offset_of_partition_0() -> None:
-    offset = mark_offset("job", "out", "rows", Mark("ab", 7, frozenset(["cd"])))
-    assert (offset.group, offset.topic, offset.partition, offset.offset) == ("exactsink.job.out", "rows", 0, 7)
-    assert offset.text == '{"exactsink":1,"lineage":"ab","epoch":7,"tokens":["cd"]}'
-
-
 def test_one_name_is_one_job_s_on_a_cluster_whichever_topics_two_would_write_to(site: Site, kafka: Kafka) -> None:
     """Transactional ids and the group are by this name: two jobs of it would stop at each other's work by chance."""
     site.born()

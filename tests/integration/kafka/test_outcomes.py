@@ -104,12 +104,3 @@ def test_a_foreign_open_transaction_that_hides_the_end_is_waited_for_and_named(p
         waiting = pool.submit(participants.commit, committed, aborted)
         foreign.abort_transaction()
         assert waiting.result(60) == ["AlreadyCommitted", "Lost"]
-
-
-def test_rows_are_found_in_the_middle_of_what_a_reader_fetches_and_where_one_partition_is_open_to_readers(
-    participants: Participants,
-) -> None:
-    """Batches of many transactions lie behind each other, aborted and committed ones in turn."""
-    participants.begin("another-foreign", "x")  # holds partition 0
-    votes = {slot: moved_on(participants, slot, commit=slot % 3 != 0) for slot in range(4)}
-    assert participants.commit(*votes.values()) == ["Lost", "AlreadyCommitted", "AlreadyCommitted", "Lost"]

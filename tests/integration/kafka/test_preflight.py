@@ -61,14 +61,6 @@ def test_looking_changes_nothing_on_the_cluster(kafka: Kafka, options: dict[str,
     wire.close()
 
 
-def test_a_missing_topic_is_an_error_with_the_command_that_makes_it(options: dict[str, Any]) -> None:
-    [error] = check(options | {"topic": "no-such-topic"})
-    assert (error.severity, "there is no topic no-such-topic" in error.message) == ("error", True)
-    server = f"--bootstrap-server {options['bootstrap_servers']}"
-    assert error.fix.startswith(f"kafka-topics.sh {server} --create --topic no-such-topic --partitions 6 ")
-    assert error.fix.endswith("--replication-factor 1")  # there is one broker
-
-
 @pytest.mark.parametrize(
     ("configs", "rows", "severity", "message", "fix"),
     [

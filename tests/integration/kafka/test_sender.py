@@ -6,14 +6,16 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 
 from exactsink.contract import Committable, Retryable
+from exactsink_kafka.errors import Failures
 from exactsink_kafka.sender import Sender
 from tests.integration.kafka.attempts import Attempts, attempts_on
 from tests.servers.kafka import Kafka, KafkaServer
@@ -41,10 +43,11 @@ def play(attempts: Attempts, first: int, slot: int) -> tuple[Committable, int]:
 
 
 def amiss(kafka: Kafka, topic: str, rows: int) -> str:
-    """Return how many rows are lost and doubled."""
-    seen = Counter(int((record.value or b"-1").split(b";")[0]) for record in kafka.rows(topic))
+    """Return how many rows are lost and doubled, and how many stand behind a later one in their partition."""
+    found = [(record.partition, int((record.value or b"-1").split(b";")[0])) for record in kafka.rows(topic)]
+    seen, turned = Counter(row for _, row in found), sum(one > other for one, other in pairwise(found))
     lost, doubled = Counter(range(rows)) - seen, seen - Counter(range(rows))
-    return f"{lost.total()} lost, {doubled.total()} doubled" if lost or doubled else ""
+    return f"{lost.total()} lost, {doubled.total()} doubled, {turned} behind" if lost or doubled or turned else ""
 
 
 def options(rng: random.Random) -> dict[str, object]:
@@ -62,6 +65,20 @@ def cut() -> Iterator[tuple[KafkaServer, KafkaProxy]]:
     proxy.close()
 
 
+def played(cut: tuple[KafkaServer, KafkaProxy], plays: int, manners: Callable[[int], Mapping[str, object]]) -> None:
+    """Play through the proxy, each time by other manners of its; most of it is met without another attempt."""
+    server, proxy = cut
+    topic, failed = server.new_topic("cut", partitions=3), 0
+    for number in range(plays):
+        attempts = attempts_on(server.bootstrap).with_(topic=topic, writer="fast", **manners(number))
+        vote, more = play(attempts, number * _BATCHES * _ROWS, 0)
+        proxy.chance, proxy.slow, failed = 0.0, 0.0, failed + more
+        attempts.commit(vote)
+        attempts.end(*[one.transaction for one in attempts.open_ids()], commit=False)  # as a sweep does
+    assert amiss(server, topic, plays * _BATCHES * _ROWS) == ""
+    assert failed < plays
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("plays", [8, pytest.param(200, marks=pytest.mark.proof)])
 @pytest.mark.parametrize("joins", [False, True], ids=["transaction.version 1", "transaction.version 2"])
@@ -71,18 +88,31 @@ def test_answers_are_lost_and_requests_come_late(
     server, proxy = cut
     _play_on(server, joins)
     _joining(monkeypatch, joins)
-    rng, failed, before = random.Random(plays), 0, proxy.struck.copy()
-    topic = server.new_topic("cut", partitions=3)
-    for number in range(plays):
-        attempts = attempts_on(server.bootstrap).with_(topic=topic, writer="fast", **options(rng))
+    rng, before = random.Random(plays), proxy.struck.copy()
+
+    def manners(number: int) -> Mapping[str, object]:
         proxy.chance = rng.choice([0.02, 0.1, 0.3])
-        vote, more = play(attempts, number * _BATCHES * _ROWS, 0)
-        proxy.chance, failed = 0.0, failed + more
-        attempts.commit(vote)
-        attempts.end(*[one.transaction for one in attempts.open_ids()], commit=False)  # as a sweep does
-    assert amiss(server, topic, plays * _BATCHES * _ROWS) == ""
+        return options(rng)
+
+    played(cut, plays, manners)
     assert set(proxy.struck - before) == set(FAULTS), "each fault was played"
-    assert failed < plays, "most of it is met without another attempt"
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("plays", [2, pytest.param(30, marks=pytest.mark.proof)])
+def test_a_broker_answers_slowly_and_after_a_request_has_been_given_up(
+    cut: tuple[KafkaServer, KafkaProxy], monkeypatch: pytest.MonkeyPatch, plays: int
+) -> None:
+    late, note = list[str](), Failures.note
+    monkeypatch.setattr("exactsink_kafka.sender._MOST_SECONDS", 0.4)
+    monkeypatch.setattr(Failures, "note", lambda self, failure: [late.append(failure.text), note(self, failure)])
+
+    def manners(number: int) -> Mapping[str, object]:
+        cut[1].slow = [0.5, 0.3, 0.1][number % 3]
+        return {"producer": {"batch.size": 20_000}}
+
+    played(cut, plays, manners)
+    assert any("RequestTimedOutError" in text for text in late), "answers came too late"
 
 
 def _play_on(kafka: Kafka, joins: bool) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import Committable, Retryable, Txn, Unknown
+from exactsink.contract import Committable, Event, Retryable, Txn, Unknown
 from exactsink_kafka.columns import Codec, Columns, batch_of, runs_of
 from exactsink_kafka.messages import Seen, produce_request
 from exactsink_kafka.outcomes import resolve
@@ -21,6 +22,7 @@ from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Vote, Wri
 from exactsink_kafka.wire import Place, Wire, Writers
 from exactsink_kafka.writer import KafkaWriter, row_producer
 from tests.integration.kafka.attempts import attempts_on
+from tests.integration.kafka.marked import Driver, Site
 from tests.integration.kafka.participants import TOKEN, Participants, kinds, transaction_of
 from tests.servers.kafka import KafkaServer, own_kafka
 from tests.servers.waiting import wait_until
@@ -63,12 +65,22 @@ def test_an_expired_id_is_reported_by_its_rows(server: KafkaServer) -> None:
         assert "INVALID_PRODUCER_ID_MAPPING (49)" in first.evidence
 
 
-def test_a_transaction_that_timed_out_is_lost(server: KafkaServer) -> None:
-    with Participants.of(server) as participants:
-        late = participants.vote(0, "late", "late", timeout=1)
-        wait_until(lambda: state(participants, late) in ("CompleteAbort", "expired"), "the timeout")
-        assert participants.commit(late) == ["Lost"]
-        assert participants.values() == []
+@pytest.mark.parametrize("writer", ["plain", "fast"])
+def test_a_decided_epoch_that_times_out_before_its_commit_is_written_again(
+    server: KafkaServer, tmp_path: Path, writer: str
+) -> None:
+    """Flink passes over it: its job goes on, and the rows are nowhere."""
+    site, seen = Site(server, writer=writer, transaction_timeout_seconds=8), []
+
+    def hear(event: Event) -> None:
+        seen.append((event.name, event.edge, event.epoch))
+        if seen[-1] == ("decide", "after", 1):
+            assert server.held(site.topic)
+            wait_until(lambda: not server.held(site.topic), "the timeout")
+
+    Driver(site, tmp_path / "journal").run(0, 1, 2, hear=[hear])
+    assert ("redecided", "", 1) in seen
+    assert site.values() == [b"0", b"1", b"2"]
 
 
 def test_rows_that_were_compacted_away_prove_nothing(server: KafkaServer) -> None:

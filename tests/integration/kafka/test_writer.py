@@ -6,8 +6,11 @@ import os
 import re
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime, timezone
+from itertools import count, repeat, takewhile
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -111,21 +114,44 @@ def test_a_full_queue_makes_rows_wait_and_keeps_their_order(kafka: Kafka, attemp
         assert values == [value for other, value in pairs if other == key]
 
 
-def test_many_writers_in_one_process_leave_no_threads_and_no_files(attempts: Attempts) -> None:
-    def use(attempt: int) -> None:
-        writer = attempts.writer(rows((b"k", b"v")).schema, attempt)
-        writer.write(rows((b"k", b"v")))
-        if attempt % 3 == 0:
-            writer.abort()
-        elif attempt % 3 == 1:
-            writer.pre_commit()
-        del writer  # the third kind is forgotten: its task was killed
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    ("attempts", "seconds"),
+    [("plain", 0), ("fast", 0), pytest.param("fast", 300, marks=pytest.mark.proof)],
+    indirect=["attempts"],
+)
+def test_40_writers_in_one_process_keep_no_threads_no_files_and_no_memory(
+    kafka: Kafka, attempts: Attempts, seconds: int
+) -> None:
+    """Two of five attempts are given up: one is aborted, and one forgotten, because its task was killed."""
+    epochs, shown = count(), list[int]()
+    rss = dict[int, int]()  # in pages, by the minute
 
-    use(1)  # imports, and what is made once
+    def write(slot: int, until: float = 0) -> None:
+        for number in takewhile(lambda number: number < 5 or time.monotonic() < until, count()):
+            epoch = next(epochs)
+            writer = attempts.writer(rows((b"k", b"v")).schema, slot)
+            writer.write(rows(*[(b"%d" % row, b"v" * 1000) for row in range(100 * epoch, 100 * epoch + 100)]))
+            if number % 5 == 0:
+                writer.abort()
+            elif number % 5 != 3:
+                attempts.commit(writer.pre_commit())
+                shown.append(epoch)
+            del writer
+            rss[max(0, int(until - time.monotonic())) // 60] = int(Path("/proc/self/statm").read_text().split()[1])
+
+    write(40)  # imports, and what is made once
+    rss.clear()
     before = held()
-    for attempt in range(12):
-        use(attempt)
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(write, range(40), repeat(time.monotonic() + seconds)))
     wait_until(lambda: held() <= before, f"the writers to be gone ({before})")
+    sizes = [size >> 8 for size in rss.values()]
+    print(f"{len(shown)} epochs; MB by the minute: {sizes}")
+    assert not seconds or sizes[-1] < sizes[0] + 50
+    attempts.end(*[one.transaction for one in attempts.open_ids()], commit=False)
+    keys = Counter(int(record.key or b"") for record in kafka.rows(topic_of(attempts)))
+    assert keys == Counter(100 * epoch + row for epoch in shown for row in range(100))
 
 
 def held() -> list[int]:
