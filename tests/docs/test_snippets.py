@@ -24,8 +24,9 @@ _ALWAYS = {"README.md", "docs/tutorial.md"}
 def touched(root: Path) -> set[str]:
     """Return the pages that a change concerns: those that differ from where the branch left `origin/main`, or `main`.
 
-    On that commit itself: those that its last commit, or its last merge, changed. `EXACTSINK_TESTS_SINCE` names another
-    commit, as the workflow does with the one before a push. All of them where git can't say.
+    On that commit itself, as in a fresh clone: those that changed in the six hours up to it, as work lands in many
+    commits. `EXACTSINK_TESTS_SINCE` names another commit, as the workflow does with the one before a push. All of them
+    where git can't say.
     """
 
     def git(*arguments: str) -> list[str]:
@@ -38,9 +39,12 @@ def touched(root: Path) -> set[str]:
         for main in ("origin/main", "main"):
             with suppress(subprocess.CalledProcessError):
                 bases += [base for base in git("merge-base", "HEAD", main) if base != head]
-        base = next(filter(None, bases), "HEAD^")
+                break
+        [seconds] = git("log", "-1", "--format=%ct")
+        bases += git("rev-list", "-1", f"--before={int(seconds) - 6 * 3600}", "HEAD")
+        base = next(filter(None, bases))
         return {*git("diff", "--name-only", base, "--"), *git("ls-files", "--others", "--exclude-standard")}
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, StopIteration, subprocess.CalledProcessError):
         return set(_PAGES)
 
 
@@ -133,33 +137,32 @@ def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.Mo
     def git(*arguments: str) -> None:
         subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
 
-    def committed(*pages: str) -> None:
+    def committed(*pages: str, day: int) -> None:
         for page in pages:
             (tmp_path / page).write_text(f"{page} of {pages}\n")
+        monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-01-{day:02}T12:00:00Z")
         git("add", *pages)
         git("commit", "-m", "pages")
 
     monkeypatch.delenv("EXACTSINK_TESTS_SINCE", raising=False)
     assert touched(tmp_path) == set(_PAGES), "no repository"
     git("init", "-b", "main")
-    committed("first.md")
-    assert touched(tmp_path) == set(_PAGES), "HEAD has no parent, as in a shallow clone"
-    committed("second.md", "third.md")
+    committed("first.md", day=1)
+    assert touched(tmp_path) == set(_PAGES), "nothing is six hours older, as in a shallow clone"
+    committed("second.md", day=5)
+    committed("third.md", day=5)
     (tmp_path / "new.md").write_text("not added yet\n")
-    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}, "the last commit"
+    assert touched(tmp_path) == {"second.md", "third.md", "new.md"}, "a day's commits"
     git("switch", "-c", "branch")
-    committed("fourth.md")
-    committed("fifth.md")
+    committed("fourth.md", day=6)
+    committed("fifth.md", day=7)
     assert touched(tmp_path) == {"fourth.md", "fifth.md", "new.md"}, "all of a branch"
     git("update-ref", "refs/remotes/origin/main", "HEAD^")
     (tmp_path / "first.md").write_text("edited\n")
     assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "what is not pushed"
     git("update-ref", "refs/remotes/origin/main", "HEAD")
-    git("switch", "main")
-    git("merge", "--no-ff", "branch")
-    git("update-ref", "refs/remotes/origin/main", "HEAD")
-    assert touched(tmp_path) == {"first.md", "fourth.md", "fifth.md", "new.md"}, "a merge, in a fresh clone"
+    assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "a fresh clone"
     monkeypatch.setenv("EXACTSINK_TESTS_SINCE", "HEAD~2")
-    assert touched(tmp_path) == {*(f"{name}.md" for name in ("first", "second", "third", "fourth", "fifth", "new"))}
+    assert touched(tmp_path) == {*(f"{name}.md" for name in ("first", "fourth", "fifth", "new"))}
     monkeypatch.setenv("EXACTSINK_TESTS_SINCE", "0" * 40)
     assert touched(tmp_path) == set(_PAGES), "the push that makes a branch"
