@@ -17,14 +17,14 @@ from exactsink.testing import ConformanceSuite, Runner
 from exactsink.testing.target import ROWS
 from exactsink.toolkit.storage import ObjectPath, path_of
 from exactsink_iceberg import writer as writer_module
-from exactsink_iceberg.conformance import IcebergTarget
+from exactsink_iceberg.conformance import StrictTarget
 from tests.integration.iceberg.lake import Lake, epochs, interrupted, rows
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import Postgres, own_postgres
 
 STORES = (
     *("births-at-once", "commit-replayed", "commits-at-once", "foreign-untouched", "killed-inside-sweep"),
-    *("loser-swept", "other-process", "second-journal", "undecided-invisible", "unknown-after-commit"),
+    *("judged-again", "loser-swept", "other-process", "second-journal", "undecided-invisible", "unknown-after-commit"),
 )
 
 
@@ -43,7 +43,7 @@ def test_the_kit_on_postgres_and_s3(
     runner: Runner, bucket: str, postgres: Postgres, scenario: str, tmp_path: Path
 ) -> None:
     uri = postgres.create_database(f"kit_{abs(hash(tmp_path)):x}")
-    target = IcebergTarget(("kind",), uri, bucket)
+    target = StrictTarget(("kind",), uri, bucket)
     ConformanceSuite().test_conformance(scenario, target, tmp_path, runner)
 
 
