@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from deltalake import DeltaTable
 from tests.e2e.drivers import ForkServer
-from tests.e2e.jobs import PARTICIPANTS, in_lake
+from tests.e2e.jobs import PARTICIPANTS, in_iceberg, in_lake
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import Kafka
 
@@ -85,6 +85,11 @@ class Stage:
         return Counter(DeltaTable(self.folder / "delta").to_pyarrow_table(columns=["id"])["id"].to_pylist())
 
     @property
+    def in_iceberg(self) -> Counter[int]:
+        """Count how often each row is in the Iceberg table `shop.rows`."""
+        return Counter(row["id"] for row in in_iceberg(self.folder))
+
+    @property
     def holds(self) -> bool:
         """Return whether a task holds in the middle of its batch."""
         return held.mark(self.folder).exists()
@@ -139,6 +144,11 @@ class Line:
     def is_ours(self) -> bool:
         """Return whether it is held to the promise."""
         return self.tool.startswith(OURS)
+
+    @property
+    def in_iceberg(self) -> Counter[int]:
+        """Count how often each row is in the Iceberg table `shop.rows`."""
+        return Counter(row["id"] for row in in_iceberg(self.folder))
 
     @property
     def holds(self) -> bool:

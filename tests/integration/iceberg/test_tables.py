@@ -222,7 +222,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     sink = lake.session()
     sink.commit(0, sink.prepare(0, [fitting]))
     assert lake.table().scan().to_arrow()["id"].to_pylist() == [1, 2, 3], "as the table is sorted"
-    with pytest.raises(Fatal, match="column id is required"):
+    with pytest.raises(Fatal, match="column id is NOT NULL"):
         sink.prepare(1, [pa.table({"id": pa.array([None], pa.int64()), "kind": pa.array([1], pa.int32())})])
 
 
