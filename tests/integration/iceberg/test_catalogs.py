@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, Finding, LineageError, Mark, Retryable
+from exactsink.contract import AlreadyCommitted, Committed, LineageError, Mark, Retryable
 from exactsink.testing import ConformanceSuite, Runner
 from exactsink.testing.target import ROWS
 from exactsink.toolkit.storage import ObjectPath, path_of
@@ -112,10 +111,3 @@ def test_a_catalog_whose_database_is_killed_under_a_commit(tmp_path: Path) -> No
         server.start()
         assert sink.commit(1, voted) == [Committed()]
         assert lake.ids() == Counter([0, 1])
-
-
-def test_a_catalog_that_no_test_reaches_is_a_warning(lake: Lake) -> None:
-    options: dict[str, Any] = {"uri": None, "catalog_options": {"type": "in-memory"}}
-    [finding] = lake.session(**options).with_committer(lambda committer: list(committer.check_target(None)))
-    assert isinstance(finding, Finding)
-    assert (finding.severity, "is not proven here" in finding.message) == ("warning", True)

@@ -206,6 +206,8 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     assert found(lake, create=False) == ["error: the catalog has no table shop.orders"]
     assert "error: Iceberg can't have a table for these rows" in found(lake, pa.schema([("x", pa.duration("s"))]))[0]
     assert "is not a partition" in found(lake, partition_by=("day(",))[0]
+    other = found(lake, uri=None, catalog_options={"type": "in-memory"})
+    assert other == ["warning: the catalog is of the kind in-memory, which is not proven here"]
     assert "y is" in found(lake, partition_by=("amount",))[0].replace("amount: identity of amount", "y is")
     catalog = lake.catalog()
     catalog.create_namespace("shop")
