@@ -146,11 +146,6 @@ class Line:
         return self.tool.startswith(OURS)
 
     @property
-    def in_iceberg(self) -> Counter[int]:
-        """Count how often each row is in the Iceberg table `shop.rows`."""
-        return Counter(row["id"] for row in in_iceberg(self.folder))
-
-    @property
     def holds(self) -> bool:
         """Return whether nothing is lost or doubled."""
         return self.lost == self.doubled == self.differ == 0
