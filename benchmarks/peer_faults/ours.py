@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.e2e.drivers import Drivers
-from tests.e2e.jobs import DELTA, PARTICIPANTS, SPARK, TWO_FILES, ids, write_job, write_source
+from tests.e2e.jobs import DELTA, ICEBERG, PARTICIPANTS, SPARK, TWO_FILES, ids, write_job, write_source
 from tests.e2e.kafka_job import kafka_sink_of
 from tests.servers.waiting import wait_until
 
@@ -67,6 +67,12 @@ def _delta(stage: Stage) -> _First:
     return _First("delta", "Delta", DELTA, lambda: stage.in_delta, lambda: any(records.glob(f"*.e{held.EPOCH}.*")))
 
 
+def _iceberg(stage: Stage) -> _First:
+    records = stage.folder / "iceberg" / "_exactsink" / "default.shop.rows"
+    undecided = partial(records.glob, f"*.e{held.EPOCH}.*")
+    return _First("iceberg", "Iceberg", ICEBERG, lambda: stage.in_iceberg, lambda: any(undecided()))
+
+
 def _timed_out(stage: Stage) -> Played:
     sink = kafka_sink_of(stage.kafka)
     job = _job(stage, sink.sink(f"transaction_timeout_seconds = {_TIMEOUT}"), 'epoch_budget = "20 seconds"\n')
@@ -118,6 +124,8 @@ PLAYS = (
     Play(f"{OURS}: files, postgres two_phase", BETWEEN, partial(_between, _files)),
     Play(f"{OURS}: delta, postgres two_phase", IN_BATCH, partial(_in_batch, _delta)),
     Play(f"{OURS}: delta, postgres two_phase", BETWEEN, partial(_between, _delta)),
+    Play(f"{OURS}: iceberg, postgres two_phase", IN_BATCH, partial(_in_batch, _iceberg)),
+    Play(f"{OURS}: iceberg, postgres two_phase", BETWEEN, partial(_between, _iceberg)),
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from deltalake import DeltaTable
 from tests.e2e.drivers import ForkServer
-from tests.e2e.jobs import PARTICIPANTS, in_lake
+from tests.e2e.jobs import PARTICIPANTS, in_iceberg, in_lake
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.kafka import Kafka
 
@@ -83,6 +83,11 @@ class Stage:
     def in_delta(self) -> Counter[int]:
         """Count how often each row is in the Delta table `delta`."""
         return Counter(DeltaTable(self.folder / "delta").to_pyarrow_table(columns=["id"])["id"].to_pylist())
+
+    @property
+    def in_iceberg(self) -> Counter[int]:
+        """Count how often each row is in the Iceberg table `shop.rows`."""
+        return Counter(row["id"] for row in in_iceberg(self.folder))
 
     @property
     def holds(self) -> bool:

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
 
 Row = tuple[object, ...]
 
@@ -58,6 +60,9 @@ path = "{folder}/lines"
 format = "json"
 """
 DELTA = '\n[sinks.delta]\nbackend = "delta"\npath = "{folder}/delta"\npartition_by = ["kind"]\n'
+ICEBERG = '\n[sinks.iceberg]\nbackend = "iceberg"\nuri = "sqlite:///{folder}/iceberg/catalog.db"\n'
+ICEBERG += 'warehouse = "{folder}/iceberg"\ntable = "shop.rows"\n'
+TABLES = DELTA + ICEBERG + 'partition_by = ["kind"]'
 THREE_SINKS = SINKS + LINES
 """Parquet, an SQLite table, and JSON lines: every row goes to all three."""
 
@@ -105,8 +110,13 @@ def in_table(folder: Path) -> Counter[int]:
         return Counter(row[0] for row in connection.execute("SELECT id FROM rows"))
 
 
+def in_iceberg(folder: Path) -> list[dict[str, Any]]:
+    catalog = SqlCatalog("default", uri=f"sqlite:///{folder}/iceberg/catalog.db")
+    return catalog.load_table("shop.rows").scan().to_arrow().to_pylist()
+
+
 def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, Mapping[str, list[Row]]]:
-    """Compare the rows of THREE_SINKS, and of DELTA if it exists, to the source's: what lacks or too often there.
+    """Compare the rows of THREE_SINKS, and of TABLES if they exist, to the source's: what lacks or too often there.
 
     `also` is what sinks elsewhere hold. Empty when all is well.
     """
@@ -117,6 +127,8 @@ def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, M
     held = {"lake": _lake(folder), "lines": _lines(folder), "table": _table(folder), **also}
     if (folder / "delta").exists():
         held["delta"] = Counter(map(row_of, DeltaTable(folder / "delta").to_pyarrow_table().to_pylist()))
+    if (folder / "iceberg").exists():
+        held["iceberg"] = Counter(map(row_of, in_iceberg(folder)))
     wanted = {sink: narrow if sink == "table" else whole for sink in held}
     return {
         sink: {"missing": _some(wanted[sink] - found), "too often": _some(found - wanted[sink])}

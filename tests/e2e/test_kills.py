@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import KILLED, Drivers
-from tests.e2e.jobs import DELTA, PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TWO_FILES, in_lake, write_job, write_source
+from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TABLES, TWO_FILES, in_lake, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import SLOTS, Database, gate_of
 from tests.e2e.warm_jvm import WarmJvm
@@ -35,7 +35,7 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
     No rule of the start looks at a clock: what has stood prepared for a second is treated as after a week.
     """
     write_source(tmp_path, 9 * PARTICIPANTS)
-    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks() + DELTA, source=TWO_FILES)
+    job = write_job(tmp_path, kafka_sink.sink() + TABLES + own_database.sinks(), source=TWO_FILES)
     held: list[tuple[str, ...]] = []
 
     def killed(point: str, edge: str, epoch: int | None, first: str | None = None) -> tuple[float, float, int]:
@@ -82,8 +82,8 @@ def test_killed_at_each_step_and_in_recovery_while_every_slot_is_taken(
     assert in_kafka() == (6, 0, False)
     assert not (tmp_path / "checkpoint" / "commits" / "5").exists(), "Spark has the batch still to do"
 
-    killed("commit:delta", "before", 6)
-    killed("commit:delta", "after", 7)
+    killed("commit:delta", "before", 6, "commit:iceberg")
+    killed("commit:iceberg", "before", 7, "commit:delta")
     drivers.whole(job, jvm=jvm)
     assert own_database.amiss(tmp_path) == {}
     assert kafka_sink.amiss(tmp_path) == {}
@@ -97,7 +97,7 @@ def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of
     def job(act: str, partition: int) -> Path:
         spark = SPARK.replace("local[2]", "local[2,4]") + slow_tasks.CONF % (act, partition)
         return write_job(
-            tmp_path, kafka_sink.sink(AS_THEY_COME) + database.sinks(), slow_tasks.TRANSFORM, TWO_FILES, spark
+            tmp_path, kafka_sink.sink(AS_THEY_COME) + TABLES + database.sinks(), slow_tasks.TRANSFORM, TWO_FILES, spark
         )
 
     driver = drivers.start(job("hold", 0), jvm=jvm)
@@ -112,6 +112,28 @@ def test_driver_killed_while_its_tasks_write_then_a_task_killed_in_the_middle_of
 
     drivers.whole(job("die", 1), jvm=jvm)
     assert not slow_tasks.acting(tmp_path, 1).has_won(tmp_path)
+    assert database.amiss(tmp_path) == {}
+    assert kafka_sink.amiss(tmp_path) == {}
+
+
+_STARTS = ("claim", "recommit", "sweep")
+_POINTS = ("open_epoch", "vote", "decide", "complete", "return")
+_COMMITS = [f"commit:{name}" for name in ("kafka", "iceberg", "delta", "db")]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("point", [*_STARTS, *_POINTS, *_COMMITS])
+def test_tables_beside_kafka_and_postgres_killed_before_and_after_each_point_of_the_driver(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, database: Database, kafka_sink: KafkaSink, point: str
+) -> None:
+    write_source(tmp_path, 3 * PARTICIPANTS)
+    job = write_job(tmp_path, kafka_sink.sink() + TABLES + database.sinks(), source=TWO_FILES)
+    if point in _STARTS:
+        drivers.killed(job, Fault("decide", "after", "kill", 1), jvm=jvm)
+    for epoch, edge in enumerate(("before", "after")):
+        place = (point.replace("kafka", kafka_sink.name), edge, "kill", None if point in _STARTS else epoch)
+        drivers.killed(job, Fault(*place), jvm=jvm)  # type: ignore[arg-type]
+    drivers.whole(job, jvm=jvm)
     assert database.amiss(tmp_path) == {}
     assert kafka_sink.amiss(tmp_path) == {}
 

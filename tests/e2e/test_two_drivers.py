@@ -10,7 +10,7 @@ from exactsink.contract import Fenced
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Driver, Drivers
-from tests.e2e.jobs import DELTA, SPARK, write_job, write_source
+from tests.e2e.jobs import SPARK, TABLES, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
@@ -20,7 +20,7 @@ def test_driver_that_stalled_when_it_had_decided_wakes_fenced_and_writes_nothing
     tmp_path: Path, drivers: Drivers, jvm: WarmJvm, other_jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
 ) -> None:
     write_source(tmp_path, 3)
-    job = write_job(tmp_path, kafka_sink.sink() + database.sinks() + DELTA)
+    job = write_job(tmp_path, kafka_sink.sink() + database.sinks() + TABLES)
     stalled = drivers.start(job, Fault("decide", "after", "stall", 1), jvm=jvm)
     stalled.stopped()
     assert not stalled.unfired
@@ -72,7 +72,7 @@ def _standing(folder: Path, database: Database, kafka_sink: KafkaSink) -> Mappin
     """Every file of the targets, the journal and the staged rows, with its inode and the time of its last change; and
     every row version in the database; and every record of the topic, with what last became of each transactional id.
     """
-    names = ("lake", "lines", "delta", "checkpoint.exactsink/journal", "checkpoint.exactsink/staging")
+    names = ("lake", "lines", "delta", "iceberg", "checkpoint.exactsink/journal", "checkpoint.exactsink/staging")
     places = [folder / name for name in names]
     files = [path for place in places for path in place.rglob("*") if path.is_file()]
     stats = {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in [*files, folder / "table.db"]}

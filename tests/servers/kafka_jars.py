@@ -28,7 +28,7 @@ _LOGS = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 class JarSet:
     """Some artifacts (group:artifact:version), and the folder's name that they are kept under.
 
-    They come with all they need, or `alone`.
+    They come with all they need, or `alone`. A classifier stands behind the version.
     """
 
     name: str
@@ -78,7 +78,7 @@ def _fill(wanted: JarSet, folder: Path) -> None:
         _fetch(wanted, new)
         (new / "pom.xml").unlink(missing_ok=True)
         names = [artifact.split(":") for artifact in wanted.artifacts]
-        wanted_jars = [new / f"{name}-{version}.jar" for _, name, version in names]
+        wanted_jars = [new / f"{'-'.join(parts)}.jar" for _, *parts in names]
         bad = sorted(jar.name for jar in {*wanted_jars, *new.glob("*.jar")} if not zipfile.is_zipfile(jar))
         if bad:
             raise RuntimeError(f"fetching {wanted.name} left no whole set: {bad} missing or broken; try again")
@@ -116,12 +116,10 @@ def _fetch(wanted: JarSet, folder: Path) -> None:
 
 def _pom(wanted: JarSet) -> str:
     rest = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
-    entries = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>".format(
-            *artifact.split(":"), rest if wanted.alone else ""
-        )
-        for artifact in wanted.artifacts
-    )
+    parts = ("groupId", "artifactId", "version", "classifier")
+    named = [zip(parts, artifact.split(":"), strict=False) for artifact in wanted.artifacts]
+    texts = ["".join(f"<{part}>{text}</{part}>" for part, text in each) for each in named]
+    entries = "".join(f"<dependency>{text}{rest if wanted.alone else ''}</dependency>" for text in texts)
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         "<groupId>exactsink.tests</groupId><artifactId>kafka</artifactId><version>1</version><packaging>pom</packaging>"

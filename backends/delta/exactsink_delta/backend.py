@@ -8,9 +8,10 @@ import pyarrow as pa
 
 from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
 from exactsink.toolkit.storage import path_of
+from exactsink.toolkit.tabular.tables import TableValidator
 from exactsink_delta.committer import DeltaCommitter
 from exactsink_delta.options import DeltaOptions
-from exactsink_delta.writer import DeltaWriter, RowValidator
+from exactsink_delta.writer import DeltaWriter, fit_for
 
 __all__ = ["DeltaBackend", "DeltaOptions"]
 
@@ -40,7 +41,7 @@ class DeltaBackend(Backend):
         return DeltaWriter(path_of(self.options.path), txn, pa.ipc.read_schema(pa.py_buffer(ticket)))
 
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        return RowValidator(schema, rules)
+        return TableValidator(schema, fit_for(pa.ipc.read_schema(pa.py_buffer(rules))))
 
     def committer(self, ctx: JobContext) -> Committer:
         return DeltaCommitter(self.options, ctx)

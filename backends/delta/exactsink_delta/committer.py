@@ -31,7 +31,6 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
-    PreflightError,
     Prepared,
     Retryable,
     Standing,
@@ -48,6 +47,7 @@ from exactsink.toolkit.storage import (
     store_findings,
     sync_folders,
 )
+from exactsink.toolkit.tabular.tables import raise_errors
 from exactsink.toolkit.tabular.waiting import damage, waiting
 from exactsink_delta.log import RECORDS, TableLog
 from exactsink_delta.options import DeltaOptions
@@ -99,7 +99,8 @@ class DeltaCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._log.table() or self._made(schema)
-            self._check([*self._problems(table), *misfits(schema, table, adds=self._adds)])
+            raise_errors(self._ctx.sink, self._problems(table))
+            raise_errors(self._ctx.sink, misfits(schema, table, adds=self._adds))
             self._marker(epoch).check_new(self._log.marker(table))  # before columns are added
             if self._adds:
                 table = self._log.add_columns(table, added(schema, table))
@@ -204,7 +205,7 @@ class DeltaCommitter(Committer):
     def _made(self, schema: pa.Schema) -> DeltaTable:
         if not self._options.create:
             raise Fatal(f"{self._root} is not a Delta table", next=_NO_TABLE)
-        self._check(self._new_problems(schema))
+        raise_errors(self._ctx.sink, self._new_problems(schema))
         return self._log.create(delta_columns(schema)[0], self._options.partition_by)
 
     @property
@@ -250,11 +251,6 @@ class DeltaCommitter(Committer):
             if stray := [name for name in file_names(self._root) if not name.startswith(("_", "."))]:
                 message = f"{self._root} is not a Delta table, and VACUUM would delete what is there: {min(stray)}"
                 yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
-
-    def _check(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            if finding.severity == "error":
-                raise PreflightError(f"sink {self._ctx.sink}: {finding.message}", next=finding.fix)
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
         return Marker.of(self._ctx, epoch, committables, self._held)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timezone
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from exactsink.contract import BatchValidator, Committable, Fatal, Retryable, Txn, Writer
+from exactsink.contract import Committable, Fatal, Retryable, Txn, Writer
 from exactsink.toolkit.storage import (
     AnyPath,
     DurableFile,
@@ -24,16 +24,16 @@ from exactsink.toolkit.storage import (
     storage_errors,
     sync_folders,
 )
+from exactsink.toolkit.tabular.tables import fitted
 from exactsink_delta.log import RECORDS
 
 __all__ = [
     "DeltaWriter",
-    "RowValidator",
     "answering",
     "columns_of",
     "file_of",
     "files_of",
-    "fitted",
+    "fit_for",
     "remove",
     "text_of",
 ]
@@ -65,11 +65,10 @@ class DeltaWriter(Writer):
     They lie side by side, whatever their partition: in Delta the log says which one a file belongs to.
     """
 
-    def __init__(self, root: AnyPath, txn: Txn, columns: pa.Schema) -> None:
+    def __init__(self, root: AnyPath, txn: Txn, ticket: pa.Schema) -> None:
         self._root, self._txn = root, txn
-        self._partition_by: list[str] = json.loads(columns.metadata[b"partition_by"])
-        self._columns = columns.remove_metadata()
-        self._schema = pa.schema([field for field in columns if field.name not in self._partition_by])
+        self._partition_by, self._fit = partitions_of(ticket), fit_for(ticket)
+        self._schema = pa.schema([field for field in ticket if field.name not in self._partition_by])
         self._parts: dict[tuple[str | None, ...], _Part] = {}
         self._rows = self._waiting_bytes = 0
         self._record = root / RECORDS / txn.id
@@ -85,7 +84,7 @@ class DeltaWriter(Writer):
 
     def write(self, batch: pa.RecordBatch) -> None:
         try:
-            rows = fitted(batch, self._columns, self._partition_by)
+            rows = self._fit(batch)
         except ValueError as error:
             why, fix = str(error), "cast or filter such rows in the query, or set on_bad_row"
             raise Fatal(f"sink {self._txn.sink}: the table can't take a row", why=why, next=fix) from error
@@ -146,32 +145,24 @@ class DeltaWriter(Writer):
             yield tuple(text_of(group[name]) for name in by), rows.take(group["_list"]).drop_columns(by)
 
 
-class RowValidator(BatchValidator):
-    """Judges rows by the table's columns, as a task's ticket has them."""
+def fit_for(ticket: pa.Schema) -> Callable[[pa.RecordBatch], pa.Table]:
+    """Return what gives rows the types of the table's columns. It raises ValueError for what a column can't hold."""
+    columns, partition_by = ticket.remove_metadata(), partitions_of(ticket)
 
-    def __init__(self, schema: pa.Schema, rules: bytes) -> None:
-        columns = pa.ipc.read_schema(pa.py_buffer(rules))
-        self._by: list[str] = json.loads(columns.metadata[b"partition_by"])
-        self._columns = columns.remove_metadata()
-        super().__init__(self._refusal, schema)
+    def fit(batch: pa.RecordBatch) -> pa.Table:
+        rows = fitted(batch, columns, in_python=partition_by)
+        for name in partition_by:
+            if pa.types.is_string(rows.field(name).type) and pc.any(pc.equal(rows[name], "")).as_py():
+                raise ValueError(f"Delta stores an empty text in a partition as NULL, in column {name}")
+        return rows
 
-    def _refusal(self, batch: pa.RecordBatch) -> str | None:
-        try:
-            fitted(batch, self._columns, self._by)
-        except ValueError as error:
-            return str(error)
-        return None
+    return fit
 
 
-def fitted(batch: pa.RecordBatch, columns: pa.Schema, partition_by: Sequence[str]) -> pa.Table:
-    """Return rows in the table's types. Raises ValueError for what a column can't hold."""
-    for field in columns:
-        values = batch.column(field.name)
-        if not field.nullable and values.null_count:
-            raise ValueError(f"column {field.name} is NOT NULL")
-        if field.name in partition_by and pa.types.is_string(field.type) and pc.any(pc.equal(values, "")).as_py():
-            raise ValueError(f"Delta stores an empty text in a partition as NULL, in column {field.name}")
-    return pa.Table.from_arrays([batch.column(field.name).cast(field.type) for field in columns], schema=columns)
+def partitions_of(ticket: pa.Schema) -> list[str]:
+    """Return the columns that the table is partitioned by."""
+    names: list[str] = json.loads(ticket.metadata[b"partition_by"])
+    return names
 
 
 def answering(root: AnyPath) -> AbstractContextManager[None]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
-from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Writer
+from exactsink.contract import Backend, Committer, JobContext, Traits, Txn, Validator, Writer
+from exactsink.toolkit.tabular.tables import TableValidator
 from exactsink_iceberg.committer import IcebergCommitter
 from exactsink_iceberg.options import IcebergOptions
-from exactsink_iceberg.writer import IcebergWriter, Ticket
+from exactsink_iceberg.writer import IcebergWriter, Ticket, fit_for
 
 __all__ = ["IcebergBackend", "IcebergOptions"]
 
@@ -31,10 +34,14 @@ class IcebergBackend(Backend):
     def traits(self) -> Traits:
         """A removal of orphan files may delete files that wait for their commit."""
         appends = self.options.mode == "append"
-        return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, appends=appends, batch_only=not appends)
+        given = Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
+        return replace(given, appends=appends, batch_only=not appends)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return IcebergWriter(txn, Ticket.model_validate_json(ticket))
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        return TableValidator(schema, fit_for(Ticket.model_validate_json(rules)))
 
     def committer(self, ctx: JobContext) -> Committer:
         return IcebergCommitter(self.options, ctx)

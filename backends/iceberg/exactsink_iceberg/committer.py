@@ -28,7 +28,6 @@ from exactsink.contract import (
     Lost,
     Mark,
     Outcome,
-    PreflightError,
     Prepared,
     Retryable,
     Standing,
@@ -45,6 +44,7 @@ from exactsink.toolkit.storage import (
     store_findings,
     sync_folders,
 )
+from exactsink.toolkit.tabular.tables import raise_errors
 from exactsink.toolkit.tabular.waiting import damage, waiting
 from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.options import IcebergOptions
@@ -67,6 +67,7 @@ class IcebergCommitter(Committer):
         self._target = SinkTable(options, ctx.job, ctx.sink)
         self._records = self._target.records
         self._held: Marker | Literal["any"] | None = "any"
+        self._opened: tuple[pa.Schema, bytes] | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         with self._answering():
@@ -89,13 +90,22 @@ class IcebergCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._target.table() or self._made(schema)
-            self._check([*table_problems(table, self._options), *self._misfits(schema, table)])
+            raise_errors(self._ctx.sink, table_problems(table, self._options))
+            raise_errors(self._ctx.sink, self._misfits(schema, table))
             self._marker(epoch).check_new(self._target.marker(table))  # before anything of the table changes
             if self._adds and any(self._misfits(schema, table)):
                 table = self._target.add_columns(table, new_columns(schema))
             table = self._target.begin_branch(table)
             make_folder(self._records)
-            return self._ticket(table, schema).model_dump_json().encode()
+            self._opened = schema, self._ticket(table, schema).model_dump_json().encode()
+        return self._opened[1]
+
+    def row_rules(self, schema: pa.Schema) -> bytes:
+        """Return what tasks judge rows by: the ticket of the epoch, which has the table's columns."""
+        if self._opened is not None and self._opened[0].equals(schema):
+            return self._opened[1]
+        with self._answering():
+            return self._ticket(self._target.standing(), schema).model_dump_json().encode()
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         """Count the rows of the epochs' files that the table still names, by one listing of them.
@@ -184,7 +194,7 @@ class IcebergCommitter(Committer):
     def _made(self, schema: pa.Schema) -> Table:
         if not self._options.create:
             raise Fatal(self._no_table, next="make it, or set create = true")
-        self._check([*new_table_problems(schema, self._options)])
+        raise_errors(self._ctx.sink, new_table_problems(schema, self._options))
         return self._target.create(schema)
 
     @property
@@ -222,11 +232,6 @@ class IcebergCommitter(Committer):
             if deep and file_sha256(path_at(voted.path)) != voted.sha256:
                 return Audit(None, f"{voted.path} is not what was voted")
         return Audit(sum(each.rows for each in committables), "files that the table names")
-
-    def _check(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            if finding.severity == "error":
-                raise PreflightError(f"sink {self._ctx.sink}: {finding.message}", next=finding.fix)
 
     def _added(self, table: Table, committables: Sequence[Committable]) -> list[DataFile]:
         """Return the votes' files for a manifest.

@@ -16,13 +16,14 @@ from pydantic import SecretStr
 
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
+from exactsink.testing.target import ROWS
 from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, make_folder
 from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
 from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.tables import SinkTable
 from exactsink_iceberg.votes import votes_of
 
-__all__ = ["IcebergTarget", "targets"]
+__all__ = ["IcebergTarget", "StrictTarget", "targets"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class IcebergTarget(ConformanceTarget):
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         with closing(SinkTable(self.options(folder), "", "")) as target:
             if target.table() is not None:
-                target.catalog.drop_table("shop.orders")
+                target.catalog.drop_table(self.options(folder).table)
         if isinstance(target.root, ObjectPath):
             target.root.unlink_below(target.root.listed(deep=True))
         else:
@@ -76,7 +77,7 @@ class IcebergTarget(ConformanceTarget):
             uri=SecretStr(self.uri or f"sqlite:///{folder}/lake/catalog.db"),
             catalog=name,
             warehouse=f"{self.url}/{name}" if self.url else str(folder / "lake"),
-            table="shop.orders",
+            table=f"{name}.orders",
             partition_by=self.partition_by,
         )
 
@@ -84,6 +85,19 @@ class IcebergTarget(ConformanceTarget):
         return SinkTable(self.options(folder), "", "").records / "somebody's own"
 
 
+class StrictTarget(IcebergTarget):
+    """A table that others made, with a column that may not be NULL."""
+
+    def backend(self, folder: Path) -> Backend:
+        columns = [field.with_nullable(field.name != "amount") for field in ROWS]
+        with closing(SinkTable(self.options(folder), "", "")) as target:
+            target.create(pa.schema(columns))
+        return super().backend(folder)
+
+    def unfit(self, rows: pa.Table) -> pa.Table:
+        return rows.set_column(2, rows.field("amount"), pa.nulls(rows.num_rows, pa.float64()))
+
+
 def targets() -> Mapping[str, ConformanceTarget]:
     """Return a table without partitions, and one with two transforms."""
-    return {"table": IcebergTarget(), "partitioned": IcebergTarget(("kind", "bucket(4, id)"))}
+    return {"table": IcebergTarget(), "partitioned": StrictTarget(("kind", "bucket(4, id)"))}

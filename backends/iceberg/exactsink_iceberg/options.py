@@ -14,7 +14,7 @@ from exactsink.contract import BackendOptions
 
 __all__ = ["PROVEN_CATALOGS", "IcebergOptions"]
 
-PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql"}
+PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql", "http": "rest", "https": "rest"}
 """The schemes of `uri` that tests of ours reach, and pyiceberg's name of the catalog behind each."""
 
 

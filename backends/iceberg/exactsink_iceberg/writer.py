@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from itertools import count
@@ -34,11 +34,12 @@ from exactsink.toolkit.storage import (
     storage_errors,
     sync_folders,
 )
+from exactsink.toolkit.tabular.tables import fitted
 from exactsink_iceberg.durable_io import new_data_file, path_at
 from exactsink_iceberg.partitions import divided
 from exactsink_iceberg.votes import BOUNDS, NUMBERS, VotedFile, vote
 
-__all__ = ["IcebergWriter", "Ticket", "answering", "remove"]
+__all__ = ["IcebergWriter", "Ticket", "answering", "fit_for", "remove"]
 
 _BUFFERED_BYTES = 64 * 2**20
 _ROW_GROUP = "write.parquet.row-group-limit"
@@ -74,7 +75,7 @@ class IcebergWriter(Writer):
     def __init__(self, txn: Txn, ticket: Ticket) -> None:
         self._txn, self._ticket = txn, ticket
         self._records = path_of(ticket.records)
-        self._columns = ticket.columns.as_arrow()
+        self._columns, self._fit = ticket.columns.as_arrow(), fit_for(ticket)
         self._places = load_location_provider(ticket.location, dict(ticket.properties))
         self._parts: dict[tuple[Any, ...], _Part] = {}
         self._rows = self._waiting_bytes = self._recorded = 0
@@ -87,9 +88,9 @@ class IcebergWriter(Writer):
 
     def write(self, batch: pa.RecordBatch) -> None:
         try:
-            rows = _fitted(batch, self._columns)
+            rows = self._fit(batch)
         except ValueError as error:
-            fix = "cast or filter such rows in the query"
+            fix = "cast or filter such rows in the query, or set on_bad_row"
             raise Fatal(f"sink {self._txn.sink}: the table can't take a row", why=str(error), next=fix) from error
         parts = list(divided(rows, self._ticket.spec, self._ticket.columns))
         self._begin([values for values, _ in parts if values not in self._parts])
@@ -194,6 +195,12 @@ class _Placed(PartitionKey):
         return Record(*(pair.value for pair in self.field_values))
 
 
+def fit_for(ticket: Ticket) -> Callable[[pa.RecordBatch], pa.Table]:
+    """Return what gives rows the types of the table's columns. It raises ValueError for what a column can't hold."""
+    columns = ticket.columns.as_arrow()
+    return lambda batch: fitted(batch, columns, in_python=columns.names)
+
+
 def answering(records: AnyPath) -> AbstractContextManager[None]:
     """Raise an OSError of the block as Retryable, or as Fatal where a store refuses whoever asks."""
     return storage_errors(records, f"the warehouse of {records} can't be used")
@@ -219,11 +226,3 @@ def remove(records: AnyPath, id: str) -> None:
             path.unlink(missing_ok=True)
         record.unlink(missing_ok=True)
     (records / id).unlink(missing_ok=True)
-
-
-def _fitted(batch: pa.RecordBatch, columns: pa.Schema) -> pa.Table:
-    """Return rows in the table's types. Raises ValueError for what a column can't hold."""
-    for field in columns:
-        if not field.nullable and batch.column(field.name).null_count:
-            raise ValueError(f"column {field.name} is required")
-    return pa.Table.from_arrays([batch.column(field.name).cast(field.type) for field in columns], schema=columns)

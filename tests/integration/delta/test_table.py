@@ -61,18 +61,6 @@ def test_another_writer_gets_in_between_and_both_stand(tmp_path: Path) -> None:
     assert table(tmp_path).transaction_version(f"{APP}:version") == table(tmp_path).version()
 
 
-def test_a_checkpoint_that_starts_anew_is_refused_where_delta_itself_would_skip_every_write(tmp_path: Path) -> None:
-    epochs(session(tmp_path), 0, 1, 2)
-    known = table(tmp_path).transaction_version(APP)
-    anew = session(tmp_path, lineage="cd")
-    for epoch in range(3):
-        assert epoch <= (known or 0)  # by which Delta's rule is to skip it, without a word
-        with pytest.raises(contract.LineageError, match="was fed by another journal"):
-            anew.prepare(epoch, [rows(100 + epoch)])
-    assert anew.put_birth() == contract.Mark("ab", 2, frozenset(["ab"]))
-    assert read(tmp_path) == Counter([0, 1, 2])
-
-
 def test_who_saw_all_files_and_stalled_adds_none_once_they_are_lost(tmp_path: Path) -> None:
     sink = session(tmp_path)
     sink.put_birth()
@@ -385,22 +373,3 @@ def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
     assert len(root.uploads()) == 1
     sink.abort(*sink.listed())
     assert (root.uploads(), sink.listed()) == ([], [])
-
-
-def test_in_s3_too_of_two_drivers_one_adds_an_epoch(
-    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = f"{bucket}/race/table"
-    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")  # which is not obeyed
-    sink = session(tmp_path, path=path)
-    assert sink.with_committer(lambda committer: list(committer.check(ROWS, None))) == []
-    sink.put_birth()
-    voted = sink.prepare(0, [rows(1, 2), rows(3)])
-    loser = sink.write(0, 0, sink.open(0, ROWS), rows(1), attempt=9)
-    assert interrupted(sink, 0, voted, lambda: sink.commit(0, voted)) == {contract.AlreadyCommitted()}
-    assert [participant.ref for participant in sink.listed()] == [loser.ref]
-    sink.abort(*sink.listed())
-    with pytest.raises(contract.LineageError):
-        session(tmp_path, "cd", path=path).prepare(0, [rows(4)])
-    stands = DeltaTable(path, storage_options={"allow_http": "true"}).to_pyarrow_table()
-    assert sorted(stands["id"].to_pylist()) == [1, 2, 3]

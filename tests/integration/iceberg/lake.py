@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,17 @@ class Lake:
 
 
 def epochs(sink: Session, *numbers: int) -> None:
-    """Write and commit epochs; each has a row with its own number."""
+    """Write and commit epochs; each has a row with its own number. A failure shows what the catalog answered."""
     for epoch in numbers:
-        assert set(found := sink.commit(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}, found
+        found = sink.with_committer(partial(_committed, epoch=epoch, voted=sink.prepare(epoch, [rows(epoch)])))
+        assert found[0] == {Committed()}, found
+
+
+def _committed(committer: Committer, epoch: int, voted: Sequence[Committable]) -> tuple[set[Any], list[str]]:
+    target, answers = vars(getattr(committer, "_real", committer))["_target"], list[str]()
+    real = target.put
+    target.put = lambda *given: answers.append(real(*given)) or answers[-1]
+    return set(committer.commit(epoch, voted)), answers
 
 
 def interrupted(sink: Session, epoch: int, voted: Sequence[Committable], between: Callable[[], object]) -> set[Any]:

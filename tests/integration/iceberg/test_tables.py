@@ -206,6 +206,8 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     assert found(lake, create=False) == ["error: the catalog has no table shop.orders"]
     assert "error: Iceberg can't have a table for these rows" in found(lake, pa.schema([("x", pa.duration("s"))]))[0]
     assert "is not a partition" in found(lake, partition_by=("day(",))[0]
+    other = found(lake, uri=None, catalog_options={"type": "in-memory"})
+    assert other == ["warning: the catalog is of the kind in-memory, which is not proven here"]
     assert "y is" in found(lake, partition_by=("amount",))[0].replace("amount: identity of amount", "y is")
     catalog = lake.catalog()
     catalog.create_namespace("shop")
@@ -222,7 +224,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     sink = lake.session()
     sink.commit(0, sink.prepare(0, [fitting]))
     assert lake.table().scan().to_arrow()["id"].to_pylist() == [1, 2, 3], "as the table is sorted"
-    with pytest.raises(Fatal, match="column id is required"):
+    with pytest.raises(Fatal, match="column id is NOT NULL"):
         sink.prepare(1, [pa.table({"id": pa.array([None], pa.int64()), "kind": pa.array([1], pa.int32())})])
 
 

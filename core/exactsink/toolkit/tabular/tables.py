@@ -1,0 +1,72 @@
+"""What backends of tables share: rows in a table's types, and what stops an epoch before its first row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from datetime import date, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from exactsink.contract import BatchValidator, Finding, PreflightError
+
+__all__ = ["TableValidator", "fitted", "raise_errors"]
+
+_DAYS = [pa.scalar(day, pa.date32()) for day in (date.min, date.max)]
+_MOMENTS = [pa.scalar(moment, pa.timestamp("us")) for moment in (datetime.min, datetime.max)]
+
+
+def fitted(batch: pa.RecordBatch, columns: pa.Schema, in_python: Collection[str]) -> pa.Table:
+    """Return rows in the table's types. Raises ValueError for what a column can't hold.
+
+    Spark lets texts through that are not UTF-8, and readers of Parquet refuse a whole file for one of them. A writer
+    computes with the values of the columns `in_python`, and Python has no dates outside the years 1 to 9999.
+    """
+    arrays = [batch.column(field.name).cast(field.type) for field in columns]
+    for field, values in zip(columns, arrays, strict=True):
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"column {field.name}: {error}") from None
+        _check(values, field, field.name, in_python=field.name in in_python)
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
+class TableValidator(BatchValidator):
+    """Judges rows by `fit`, which raises ValueError for rows that a table can't hold."""
+
+    def __init__(self, schema: pa.Schema, fit: Callable[[pa.RecordBatch], object]) -> None:
+        def refusal(batch: pa.RecordBatch) -> str | None:
+            try:
+                fit(batch)
+            except ValueError as error:
+                return str(error)
+            return None
+
+        super().__init__(refusal, schema)
+
+
+def raise_errors(sink: str, findings: Iterable[Finding]) -> None:
+    """Raise PreflightError for the first error among what preflight finds."""
+    for finding in findings:
+        if finding.severity == "error":
+            raise PreflightError(f"sink {sink}: {finding.message}", next=finding.fix)
+
+
+def _check(values: pa.Array, field: pa.Field, name: str, *, in_python: bool) -> None:
+    """Look for NULL where there may be none, and for dates that Python lacks, at any depth."""
+    kind = field.type
+    if not field.nullable and values.null_count:
+        raise ValueError(f"column {name} is NOT NULL")
+    if in_python and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        plain = values.cast(pa.timestamp("us")) if pa.types.is_timestamp(kind) else values
+        first, last = _MOMENTS if pa.types.is_timestamp(kind) else _DAYS
+        if pc.any(pc.or_(pc.less(plain, first), pc.greater(plain, last))).as_py():
+            raise ValueError(f"column {name} has a date outside the years 1 to 9999")
+    if pa.types.is_struct(kind):
+        for inner, part in zip(kind, values.drop_null().flatten(), strict=True):
+            _check(part, inner, f"{name}.{inner.name}", in_python=in_python)
+    elif pa.types.is_nested(kind):
+        inner = kind.field(0)
+        items = values.cast(pa.list_(inner.type)) if pa.types.is_map(kind) else values
+        _check(items.flatten(), inner, f"{name}.{inner.name}", in_python=in_python)
