@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
 from exactsink.spark.errors import first_line
+from exactsink.spark.versions import has_stopped
 
 __all__ = ["Route", "check_frame", "routed", "run_name"]
 
@@ -37,6 +38,8 @@ def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
         if kind == "str" and streaming:
             instead = 'spark.readStream.table("NAME"), or a frame that spark.readStream loads'
         raise ConfigError(f"{call} takes {wanted} of Spark, and got {given}", next=f"give it {instead}")
+    if has_stopped(frame.sparkSession):
+        raise ConfigError("the frame's Spark session is stopped", next="make a session, and read the frame in it")
     if frame.isStreaming and not streaming:
         raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
     if streaming and not frame.isStreaming:

@@ -81,7 +81,7 @@ class Job:
         `sinks` has a `[sinks.NAME]` for each, `observe` is `[observe]`; `options` are those of `[job]`.
         """
         job = {"name": name, "checkpoint": checkpoint, **options}
-        self._read({"job": job, "sinks": sinks, "observe": observe or {}}, subscribers)
+        self._read({"job": job, "sinks": sinks} | ({"observe": observe} if observe else {}), subscribers)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:

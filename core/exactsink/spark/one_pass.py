@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.types import BinaryType, DataType, DoubleType, StructType
 
 from exactsink.contract import Backend, ConfigError
+from exactsink.protocol.checked import of_sink
 from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, quarantines, resolved
@@ -54,6 +55,8 @@ class OnePass:
                 self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
                 raise _unshaped(name, error) from error
+            except ConfigError as error:  # the backend knows no name of its sink
+                raise of_sink(name, error) from error
         _check_distribution(frame, sinks)
         self._cuts: list[_Shape] = []
         for shape in self._shapes.values():  # sinks that want the same rows share them

@@ -144,4 +144,6 @@ def _refused_by_executors(error: Exception) -> PreflightError:
         what = f"the executors run another Python: PYSPARK_PYTHON is {python}"
         why = f"the driver has {platform.python_version()}, and Spark takes no other minor version"
         fix = f"unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}; on a cluster, have it on every machine"
+    elif "PYSPARK_PYTHON" not in os.environ:  # a program that was started by its interpreter's path
+        fix = f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3 of PATH; or {_INSTALL}"
     return PreflightError(what, why=why, next=fix)

@@ -100,7 +100,7 @@ class JobSection(_Section):
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
     """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
-    trigger: str = "available_now"
+    trigger: str = Field(default="available_now", examples=["10 seconds"])
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
     """Spark's output mode; `update` and `complete` want a keyed sink."""
