@@ -17,11 +17,7 @@ from exactsink.cli.main import main
 from exactsink.contract import BackendOptions, BackendSpec, ConfigError, Txn, hookimpl
 from exactsink.job.config import JobConfig, bind_sinks, load_config
 from exactsink.job.registry import Registry, installed_plugins
-from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Identity
-from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.sinks import Sink
-from exactsink.toolkit.waiting import backoff
 
 HEAD = """\
 [job]
@@ -151,41 +147,6 @@ def test_one_checkpoint_is_one_place_whoever_starts_the_job_from_wherever(
     assert config.checkpoint == tmp_path / "jobs/chk.v1"
     assert config.history == tmp_path / "jobs/chk.v1.exactsink"
     assert config.staging == tmp_path / "jobs/chk.v1.exactsink/staging"
-
-
-@pytest.mark.parametrize("old", ["link/chk.exactsink", "elsewhere/jobs/chk.exactsink"])
-def test_a_journal_where_an_earlier_release_put_it_is_not_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str
-) -> None:
-    """Without it the job would begin anew, and write every row again."""
-    (tmp_path / "jobs/real").mkdir(parents=True)
-    (tmp_path / "link").mkdir()
-    (tmp_path / "link/chk").symlink_to(tmp_path / "jobs/real")
-    (tmp_path / old).mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "elsewhere" if old.startswith("elsewhere") else tmp_path)
-    written, real = ("link/chk", "jobs/real") if old.startswith("link") else ("jobs/chk", "jobs/chk")
-    text = refused(tmp_path, JOB.replace("/data/chk", written))
-    assert f"mv {tmp_path / old} {tmp_path / real}.exactsink" in text
-    (tmp_path / old).rename(tmp_path / f"{real}.exactsink")
-    assert bind(tmp_path, JOB.replace("/data/chk", written))[0].history == tmp_path / f"{real}.exactsink"
-
-
-@pytest.mark.parametrize("is_at_home", [True, False])
-def test_another_job_s_journal_in_the_folder_of_the_start_is_let_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_home: bool
-) -> None:
-    """Two jobs name their checkpoints alike, each in its own folder, and one is started from the other's."""
-    for name in ("first", "second"):
-        (tmp_path / name).mkdir()
-    monkeypatch.chdir(tmp_path / "first")
-    theirs = tmp_path / "first/chk.exactsink"
-    claimed = Identity("theirs", checkpoint=str(tmp_path / ("first" if is_at_home else "second") / "chk"))
-    Journal(LocalStore(theirs / "journal"), wait=backoff).claim("query", "driver", claimed)
-    text = JOB.replace("/data/chk", "chk")
-    if is_at_home:
-        assert bind(tmp_path / "second", text)[0].history == tmp_path / "second/chk.exactsink"
-    else:
-        assert f"mv {theirs} {tmp_path}/second/chk.exactsink" in refused(tmp_path / "second", text)
 
 
 @pytest.mark.parametrize("checkpoint", ["", "/", ".", "..", "/data/chk/..", "file:///"])

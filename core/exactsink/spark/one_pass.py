@@ -54,7 +54,8 @@ class OnePass:
             try:
                 self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
-                raise _unshaped(name, error) from error
+                what, fix = "Spark refuses its columns, where or types", f"fix [sinks.{name}], or the job's transform"
+                raise ConfigError(f"sink {name}: {what}", why=first_line(error), next=fix) from error
             except ConfigError as error:  # the backend knows no name of its sink
                 raise of_sink(name, error) from error
         _check_distribution(frame, sinks)
@@ -248,14 +249,6 @@ def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
 def expanded(expression: str, columns: Sequence[str]) -> str:
     """Put the sink's columns in the place of a `*` that is an argument."""
     return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
-
-
-def _unshaped(sink: str, error: PySparkException) -> ConfigError:
-    return ConfigError(
-        f"sink {sink}: Spark refuses its columns, where or types",
-        why=first_line(error),
-        next=f"fix [sinks.{sink}], or the job's transform",
-    )
 
 
 def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:

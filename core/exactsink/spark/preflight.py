@@ -23,13 +23,7 @@ import exactsink
 from exactsink.contract import ExactsinkError, PreflightError
 from exactsink.job.config import JobConfig
 from exactsink.job.side_by_side import found_together
-from exactsink.operate.preflight import (
-    Found,
-    ask_sink,
-    column_refusals,
-    look_at_journal,
-    promise_refusals,
-)
+from exactsink.operate.preflight import Found, ask_sink, column_refusals, look_at_journal, promise_refusals
 from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, resolved

@@ -13,26 +13,10 @@ from pydantic_core import ErrorDetails
 
 from exactsink.contract import BackendOptions, ConfigError
 from exactsink.job.commands import Commands
-from exactsink.job.config.model import (
-    NAME_WANTED,
-    JobConfig,
-    JobSection,
-    ObserveSection,
-    SinkSection,
-    SourceSection,
-    SparkSection,
-)
+from exactsink.job.config.model import NAME_WANTED, JobConfig, SinkSection, SourceSection, SparkSection
 from exactsink.job.config.names import name_here
 from exactsink.job.config.toml import Document, KeyPath, read_document
-from exactsink.job.config.wanted import (
-    TABLE_WANTED,
-    field_of,
-    keys_of,
-    new_name,
-    table_at,
-    wanted,
-    written,
-)
+from exactsink.job.config.wanted import TABLE_WANTED, field_of, keys_of, new_name, table_at, wanted, written
 from exactsink.protocol.commit import all_before
 from exactsink.toolkit.nearest import nearest
 
@@ -84,9 +68,9 @@ def config_of(document: Document) -> JobConfig:
         core = set(SinkSection.model_fields)
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
         values["options"] = {n: {k: v for k, v in sink.items() if k not in core} for n, sink in sinks.items()}
-    for name, section in (("job", JobSection), ("observe", ObserveSection)):
+    for name in ("job", "observe"):
         if isinstance(values.get(name), dict):
-            values[name] = flags_checked(values[name], section)
+            values[name] = flags_checked(values[name], table_at(JobConfig, [name]))
     try:
         config = JobConfig.model_validate(values, context={"folder": document.folder})
     except ValidationError as error:

@@ -21,7 +21,6 @@ from pydantic import (
 )
 
 from exactsink.contract import ConfigError, FileMode
-from exactsink.job.checkpoint import check_not_left
 from exactsink.toolkit.local_paths import absolute_path, real_path
 from exactsink.toolkit.storage import AnyPath, is_object_url, object_scheme, path_of, refused_store
 
@@ -134,11 +133,8 @@ class JobSection(_Section):
         if is_object_url(value):
             return _object_url(value)
         real = real_path(value, info.context)
-        if info.field_name == "checkpoint":
-            if Path(value).name in ("", "..") or real == "/":
-                raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
-            for written in (absolute_path(value, info.context), absolute_path(value)):
-                check_not_left(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
+        if info.field_name == "checkpoint" and (Path(value).name in ("", "..") or real == "/"):
+            raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
         return real
 
     @field_validator("modules")
