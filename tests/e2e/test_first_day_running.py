@@ -63,10 +63,7 @@ def test_names_keys_and_folders_that_change_under_a_job(
     (tmp_path / "checkpoint").rename(tmp_path / "mislaid")
     gone = f"and its checkpoint {tmp_path}/checkpoint is gone: a new checkpoint starts at epoch 0 again"
     day.refused(
-        5,
-        "the journal belongs to query ",
-        gone,
-        f"\n  next: restore the checkpoint; or `exactsink adopt {day.file}`",
+        5, "the journal belongs to query ", gone, f"\n  next: restore the checkpoint; or `exactsink adopt {day.file}`"
     )
     (tmp_path / "mislaid").rename(tmp_path / "checkpoint")
 

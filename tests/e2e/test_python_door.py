@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -141,11 +142,10 @@ def test_a_run_is_named_by_a_date_or_a_text(job: Job, spark: SparkSession, tmp_p
     assert job.write(frame, run="2026-11-20").already_done
 
 
+STOPPED: Any = SimpleNamespace(isStreaming=True, sparkSession=SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None)))
 REFUSED: dict[str, tuple[Callable[[Job, DataFrame], object], str]] = {
-    "a number as a run": (
-        lambda job, rows: job.write(rows.sparkSession.range(3), run=ANY or 20261),
-        "is int 20261",
-    ),
+    "a number as a run": (lambda job, rows: job.write(rows.sparkSession.range(3), run=ANY or 20261), "is int 20261"),
+    "a stopped session": (lambda job, rows: job.start(STOPPED), "the frame's Spark session is stopped"),
     "an empty run": (lambda job, rows: job.write(rows.sparkSession.range(3), run=" "), "a batch run needs a name"),
     "a table's name": (lambda job, rows: job.start(ANY or "orders"), 'spark.readStream.table("NAME")'),
     "a route without frames": (lambda job, rows: job.start(rows, lambda frame: ANY), "the route returns NoneType"),
@@ -183,6 +183,8 @@ def test_two_columns_of_one_name_are_refused_before_the_first_row(job: Job, rows
     lake = Job(name="twice", checkpoint=tmp_path / "twice", sinks={"lake": Files(path=tmp_path / "l")})
     with pytest.raises(PreflightError, match="sink lake: the rows have 2 columns id"):
         lake.start(rows.select("id", col("id")))
+    with pytest.raises(PreflightError, match="sink lake: the rows have no columns"):
+        lake.start(rows.select())
     assert not (tmp_path / "l").exists()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from tests.unit.conftest import Ended
 from exactsink.cli.main import cli
 from exactsink.job.config import load_config
 from exactsink.spark.errors import first_line, task_error
+from exactsink.spark.preflight import refused_by_executors
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -84,34 +88,16 @@ def test_help_has_the_commands_in_the_order_of_use_and_every_one_once(command: C
     assert first == sorted(first)
 
 
-TYPED = {
-    ("run",): "exactsink run job.toml",
-    ("run", "--dry-run", "job.toml"): "exactsink check job.toml",
-    ("indoubt", "list", "job.toml", "-v"): "exactsink -v indoubt list job.toml",
-    ("run", "job.toml", "--log-format", "json"): "exactsink --log-format json run job.toml",
-    ("status", "job.toml", "more"): "exactsink status --help",
-    ("bench", "job.toml"): "exactsink bench --job job.toml",
-    ("journal", "job.toml"): "exactsink journal verify job.toml",
-    ("indoubt", "my job.toml"): "exactsink indoubt list 'my job.toml'",
-    ("watch", "job.toml", "--every", "0"): "exactsink watch --help",
-    ("watch", "job.toml", "--web", "http"): "exactsink watch job.toml --web 8080",
-    ("init", "x", "--to", "kafka,postgres"): "exactsink init --help",
-    ("init", "x", "--from", "staged"): "exactsink init --help",
-    ("init", "x", "--plugin", "shop", "--from", "kafka"): "exactsink init --help",
-    ("init", "x", "--name", "My Job"): "exactsink init --help",
-    ("init",): "exactsink init --help",
-    ("rum", "job.toml"): "exactsink --help",
-    ("init", "/proc/x"): "exactsink init ANOTHER_FOLDER",
-}
+TYPED: dict[str, str] = TABLE["typed"]
 
 
-@pytest.mark.parametrize("arguments", TYPED, ids=" ".join)
+@pytest.mark.parametrize("arguments", TYPED)
 def test_a_wrong_command_line_ends_with_a_command_that_can_be_typed(
-    command: Command, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command("init", ".").code == 0
-    ended = command(*arguments)
+    ended = command(*shlex.split(arguments))
     assert (ended.code, ended.out) == (2, "")
     assert TYPED[arguments] in ended.err.splitlines()[-1], ended.err
     assert ended.err.splitlines()[-1].startswith("  next: ")
@@ -124,18 +110,48 @@ def test_without_a_job_in_the_folder_a_missing_file_leads_to_init(
     assert command("status").err.endswith("  next: write a job, then name its file: exactsink init FOLDER\n")
 
 
-NEAR = {
-    ("chekc", "job.toml"): "No such command 'chekc'. Did you mean 'check'?",
-    ("run", "--jsno", "job.toml"): "No such option '--jsno'. Did you mean '--json'?",
-    ("conformance", "file"): "no backend file is installed; did you mean files?",
-    ("conformance", "files", "--scenario", "a_crash_after_decid"): "did you mean ",
-}
+NEAR: dict[str, str] = TABLE["near"]
 
 
 @pytest.mark.parametrize("arguments", NEAR)
-def test_the_nearest_name_is_asked_for(command: Command, arguments: tuple[str, ...]) -> None:
-    ended = command(*arguments)
+def test_the_nearest_name_is_asked_for(command: Command, arguments: str) -> None:
+    ended = command(*arguments.split())
     assert (ended.code, NEAR[arguments] in ended.err) == (2, True), ended.err
+
+
+COMPLETE = """
+eval "$(_EXACTSINK_COMPLETE=bash_source exactsink)"
+while read -ra COMP_WORDS; do
+    COMP_CWORD=$((${#COMP_WORDS[@]} - 1)) COMPREPLY=()
+    _exactsink_completion exactsink 2>&1 && echo "${COMPREPLY[@]}"
+done
+"""
+
+
+def test_a_shell_completes_commands_options_jobs_files_and_sinks(tmp_path: Path) -> None:
+    (tmp_path / "orders.toml").write_text(JOB)
+    (tmp_path / "other.txt").touch()
+    completed = {
+        "recov": "recover",
+        "rebase orders.toml --si": "--sink",
+        "status or": "orders.toml",
+        "recover orders.toml --sink la": "lake",
+        "indoubt resolve orders.toml --as gi": "given-up",
+    }
+    typed = "".join(f"exactsink {words}\n" for words in completed)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    bash = ["bash", "-c", COMPLETE]
+    done = subprocess.run(
+        bash, input=typed, capture_output=True, text=True, check=True, cwd=tmp_path, env={**os.environ, "PATH": path}
+    )
+    assert done.stdout.splitlines() == list(completed.values())
+
+
+def test_executors_without_the_package_lead_to_the_drivers_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that was started by its interpreter's path: Spark takes the first python3 of PATH."""
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    refused = refused_by_executors(Said("ModuleNotFoundError: No module named 'exactsink_files'"))
+    assert refused.next.startswith(f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3")
 
 
 class Said(Exception):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
@@ -23,11 +24,11 @@ from exactsink.spark.supervise import supervise
 class JavaError(Py4JJavaError):
     """A Java exception that pyspark has no name for, without a JVM behind it."""
 
-    def __init__(self) -> None:
-        Exception.__init__(self)
+    def __init__(self, text: str = "java.io.IOException: the checkpoint's disk is away") -> None:
+        self.text = text
 
     def __str__(self) -> str:
-        return "java.io.IOException: the checkpoint's disk is away"
+        return self.text
 
 
 class FakeJob:
@@ -175,3 +176,13 @@ def test_the_lag_is_reported_of_each_progress_also_where_spark_has_it_after_the_
         query._streaming = progress(at, behind)
         query.report_behind()
     assert [event.fields["behind"] for event in heard] == [50, 0]
+
+
+@pytest.mark.parametrize(("text", "ends"), {"a stopped SparkContext": True, "no such query": False}.items())
+def test_a_query_whose_session_was_stopped_first_has_ended(text: str, ends: bool) -> None:
+    def stop() -> None:
+        raise JavaError(f"java.lang.IllegalStateException: Cannot call methods on {text}.")
+
+    streaming: Any = SimpleNamespace(stop=stop)
+    with nullcontext() if ends else pytest.raises(JavaError):
+        Query(streaming, cast(Any, None), {}, Events("job")).interrupt()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from exactsink.bench.measure import Bench, Measured
 from exactsink.bench.pages import report_of
@@ -30,7 +31,7 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
     """Measure, print the tables, and write them into `out`. Raises ConfigError when nothing can be measured."""
     if out is not None:
         page_writer()  # before minutes of measuring
-    with _terminated_as_interrupted():
+    with _on_signals(signal.default_int_handler, signal.SIGTERM):  # ends it as Ctrl-C does: with all removed
         measured = _measured(job, rows, epochs, rounds)
     command = f"exactsink bench --rows {rows} --epochs {epochs} --rounds {rounds}" + (" --job JOB.toml" if job else "")
     report = report_of(measured, command)
@@ -55,7 +56,7 @@ def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured
         runs = Bench(base, spark, make_rows(base, spark, rows, epochs + 1), registry, _progress)
         measured = runs.measure(found.measured, rounds)
     finally:
-        with _undisturbed(), ExitStack() as end:  # all of them, the last one first, though one fails
+        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM), ExitStack() as end:  # all, though one fails
             if runs is not None:
                 end.callback(runs.close)
             end.callback(shutil.rmtree, base.folder, ignore_errors=True)
@@ -78,25 +79,10 @@ def _progress(text: str) -> None:
 
 
 @contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does: with all removed."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+def _on_signals(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Ignore further signals while things are removed."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, earlier in before.items():
+            signal.signal(number, earlier)

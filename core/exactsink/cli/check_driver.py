@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from exactsink.cli.opened import Opened
@@ -36,7 +36,8 @@ def report(sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any]) -> N
     fix = f"fix {'it' if count == 1 else 'them'}, then `exactsink run JOB.toml`"
     refusal = found.refusal(PreflightError(what, next=fix))
     others = [_finding(other) for other in found.refusals if other is not refusal]
-    by_sink = {name: [*map(_typed, found.findings[name]), *map(_finding, _away(found, name))] for name in sinks}
+    away = {name: [error] for name, error in found.away.items()}
+    by_sink = {name: [*map(_typed, found.findings[name]), *map(_finding, away.get(name, ()))] for name in sinks}
     journal = list(map(_typed, found.journal))
     answer["guarantee"] = job_guarantee(sinks.values())
     answer["sinks"] = {
@@ -54,10 +55,6 @@ def report(sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any]) -> N
         print(f"not looked at without Spark: {unseen}")
     if refusal is not None:
         raise refusal
-
-
-def _away(found: Found, sink: str) -> Sequence[ExactsinkError]:
-    return [found.away[sink]] if sink in found.away else []
 
 
 def _finding(error: ExactsinkError) -> Finding:

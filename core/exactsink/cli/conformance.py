@@ -24,14 +24,7 @@ from exactsink.toolkit.nearest import nearest
 __all__ = ["conformance"]
 
 
-def conformance(
-    name: str,
-    scenarios: Sequence[str],
-    as_json: bool,
-    *,
-    only: Sequence[str] = (),
-    jobs: int = 1,
-) -> None:
+def conformance(name: str, scenarios: Sequence[str], as_json: bool, *, only: Sequence[str] = (), jobs: int = 1) -> None:
     """Play the scenarios, all by default, on every target of a backend, so many side by side.
 
     What a failed one left is kept in a new folder below the system's (TMPDIR). Raises Fatal when one failed.

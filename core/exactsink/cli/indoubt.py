@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import as_json, job_file, run_name, take_over
+from exactsink.cli.options import as_json, job_file, run_name, sink_option, take_over
 from exactsink.cli.plain import plain, print_json
 from exactsink.cli.plugins import CommandGroup
 from exactsink.cli.table import print_table
@@ -77,7 +77,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
 @indoubt.command()
 @job_file
 @click.option("--epoch", required=True, type=int, help="The last decided epoch.")
-@click.option("--sink", required=True, help="The sink that is in doubt.")
+@sink_option("sink", required=True, help="The sink that is in doubt.")
 @click.option(
     "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
 )

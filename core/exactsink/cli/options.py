@@ -2,21 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import glob
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from exactsink.cli.plugins import JobCommand
+from exactsink.contract import ConfigError
+from exactsink.job.config.toml import read_document
 
-__all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "take_over", "within"]
+__all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "sink_option", "take_over", "within"]
 
-job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
+
+def _job_files(context: click.Context, parameter: click.Parameter, begun: str) -> Sequence[CompletionItem]:
+    """Complete the names of TOML files; the shell itself completes folders, and names that need quotes."""
+    found = sorted(glob.glob(f"{glob.escape(begun)}*.toml"))
+    quoted = [name for name in found if shlex.quote(name) != name]
+    return [CompletionItem(begun, type="file")] if quoted or not found else [CompletionItem(name) for name in found]
+
+
+def _sink_names(context: click.Context, parameter: click.Parameter, begun: str) -> Sequence[str]:
+    """Complete the sinks of the job's file that stands before; none if it can't be read."""
+    job = next((word for word in context.args if word.endswith(".toml")), "")  # click has not parsed the line
+    with suppress(ConfigError):
+        sinks = read_document(Path(job), os.environ).values.get("sinks", {})
+        return [name for name in sinks if name.startswith(begun)]
+    return []
+
+
+job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False), shell_complete=_job_files)
 run_name = click.option("--run", help="Name of a batch run; without it, the job's stream.")
 take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
 reason = click.option("--reason", default="", help="Why you do it; the journal keeps the text.")
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make the option --sink, whose values are sinks of the job."""
+    return click.option("--sink", name, shell_complete=_sink_names, **more)
 
 
 def within(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

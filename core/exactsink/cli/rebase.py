@@ -9,7 +9,7 @@ from contextlib import closing
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import command, job_file, reason, run_name, take_over
+from exactsink.cli.options import command, job_file, reason, run_name, sink_option, take_over
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError
 from exactsink.operate.actions import Operator
@@ -21,21 +21,13 @@ __all__ = ["rebase"]
 @command()
 @job_file
 @run_name
-@click.option(
-    "--sink", "named", multiple=True, metavar="NAME=EPOCH", help="Mark in its target: an epoch, birth or none."
-)
+@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Mark in its target: an epoch, birth or none.")
 @click.option("--batch", type=int, help="The next batch of the checkpoint.")
 @reason
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
 @take_over
 def rebase(
-    job: str,
-    run: str | None,
-    named: Sequence[str],
-    batch: int | None,
-    reason: str,
-    yes: bool,
-    take_over: bool,
+    job: str, run: str | None, named: Sequence[str], batch: int | None, reason: str, yes: bool, take_over: bool
 ) -> None:
     """Show every target's mark, and the rows that would be missing or doubled; with --sink, continue from there."""
     opened = Opened.of(job, run)

@@ -10,7 +10,7 @@ import click
 
 from exactsink.cli.answers import answering, settled
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import as_json, command, dry_run, job_file, reason, run_name, take_over
+from exactsink.cli.options import as_json, command, dry_run, job_file, reason, run_name, sink_option, take_over
 from exactsink.cli.table import print_table
 from exactsink.contract import ConfigError
 from exactsink.operate.recovery import Recovery
@@ -21,7 +21,7 @@ __all__ = ["recover"]
 @command()
 @job_file
 @run_name
-@click.option("--sink", "sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
+@sink_option("sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
 @click.option("--ref", "references", multiple=True, help="Settle this participant only; repeatable.")
 @click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print what would be done.")
 @dry_run

@@ -28,14 +28,9 @@ def guarantees_of(sinks: Mapping[str, Sink], registry: Registry) -> Sequence[Gua
 
 def print_guarantees(sinks: Mapping[str, Sink], registry: Registry, out: TextIO) -> None:
     """Print what each sink promises, and the job's guarantee: its weakest sink's."""
-    for promise in guarantees_of(sinks, registry):
-        print(f"sink {promise.sink}: {promise.backend}, {promise.strategy}: {promise.guarantee}", file=out)
-        lines = {
-            "target": promise.target,
-            "rows show": promise.visible,
-            "needs": promise.needs,
-            "in doubt": promise.in_doubt,
-        }
-        for name, line in (*lines.items(), *(("instead", other) for other in promise.alternatives)):
+    for each in guarantees_of(sinks, registry):
+        print(f"sink {each.sink}: {each.backend}, {each.strategy}: {each.guarantee}", file=out)
+        lines = {"target": each.target, "rows show": each.visible, "needs": each.needs, "in doubt": each.in_doubt}
+        for name, line in (*lines.items(), *(("instead", other) for other in each.alternatives)):
             print(f"  {name + ':':<11}{commands_now().typed(line)}", file=out)
     print(f"the job's guarantee: {job_guarantee(sinks.values())}", file=out, flush=True)

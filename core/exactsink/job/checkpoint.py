@@ -1,7 +1,4 @@
-"""What Spark's checkpoint folder says of a query: who it is, what a batch reads, and whether a batch is done.
-
-And whose the journal beside such a folder is.
-"""
+"""What Spark's checkpoint folder says of a query: who it is, what a batch reads, and whether a batch is done."""
 
 from __future__ import annotations
 
@@ -12,15 +9,13 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from shlex import quote
 
-from exactsink.contract import ExactsinkError, LineageError
-from exactsink.protocol.journal.journal import Journal, other_query
+from exactsink.contract import LineageError
+from exactsink.protocol.journal.journal import other_query
 from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.lineage import check_follows, check_replay, out_of_order
 from exactsink.toolkit.storage import AnyPath, file_names, storage_errors
-from exactsink.toolkit.waiting import backoff
 
-__all__ = ["Checkpoint", "check_not_left"]
+__all__ = ["Checkpoint"]
 
 
 class Checkpoint:
@@ -189,21 +184,3 @@ class Checkpoint:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def check_not_left(old: Path, new: Path) -> None:
-    """Refuse a job whose journal stands where an earlier release put it: beside a link to the checkpoint, or in the
-    folder in which the job was started. It would not be found, and every row be written again. Raises ValueError.
-    """
-    if old.exists() and not new.exists() and not _is_at_home(old):
-        raise ValueError(f"its journal is looked for in {new} now, and exists in {old}: move it, mv {old} {new}")
-
-
-def _is_at_home(history: Path) -> bool:
-    """Return whether the journal says that its checkpoint is beside it: it is another job's, then."""
-    try:
-        claims = Journal(LocalStore(history / "journal"), wait=backoff).read().claims
-    except (ExactsinkError, OSError):
-        return False
-    identity = claims[-1].identity if claims else None
-    return identity is not None and f"{identity.checkpoint}.exactsink" == str(history)

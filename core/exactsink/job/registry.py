@@ -72,10 +72,7 @@ class Registry:
     def listings(self) -> list[BackendListing]:
         """List every backend, trying to import each: a broken one is listed with its problem."""
         unusable = {**self._broken, **self._disputed}
-        rows = [
-            BackendListing(name, name, self._packages.get(name, ""), 0, {}, problem)
-            for name, problem in unusable.items()
-        ]
+        rows = [BackendListing(n, n, self._packages.get(n, ""), 0, {}, problem) for n, problem in unusable.items()]
         for name, (source, spec) in self._specs.items():
             problem = missing(spec.drivers) and f"{missing(spec.drivers)}; next: {spec.install}"
             try:
@@ -90,13 +87,10 @@ class Registry:
         """Import a backend by its config name; `place` is where the config names it. Raises ConfigError."""
         spec = self.spec(name, place)
         if spec.contract != CONTRACT_VERSION:
-            raise ConfigError(
-                f"{place}: backend {name} ({self.package(name)}) was written for contract {spec.contract}",
-                why=f"this release has contract {CONTRACT_VERSION}",
-                next=f"{spec.install} --upgrade"
-                if spec.contract < CONTRACT_VERSION
-                else "pip install --upgrade exactsink",
-            )
+            what = f"{place}: backend {name} ({self.package(name)}) was written for contract {spec.contract}"
+            old = spec.contract < CONTRACT_VERSION
+            fix = f"{spec.install} --upgrade" if old else "pip install --upgrade exactsink"
+            raise ConfigError(what, why=f"this release has contract {CONTRACT_VERSION}", next=fix)
         module, _, attribute = spec.load.partition(":")
         try:
             found: Any = getattr(importlib.import_module(module), attribute)

@@ -27,10 +27,8 @@ def found_together(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterator[tup
     for name, sink in sinks.items():
         if mode != "append" and sink.backend.traits.appends:
             message = f'output_mode = "{mode}" gives a key again in each epoch that changes it: each stays as a row'
-            yield (
-                name,
-                Finding("warning", message, "use idempotent_upsert; do nothing if you want every change as a row"),
-            )
+            fix = "use idempotent_upsert; do nothing if you want every change as a row"
+            yield name, Finding("warning", message, fix)
 
 
 def _in_the_jobs_folders(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
@@ -56,12 +54,8 @@ def _shared(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
             yield name, Finding("error", message, "give it another: a table deletes files that it does not name")
         elif other != name:
             message = f"it writes into {sink.backend.target}, as sink {other} does: a row that both get is there twice"
-            yield (
-                name,
-                Finding(
-                    "warning", message, "give it another target; do nothing if their `where` never select the same row"
-                ),
-            )
+            fix = "give it another target; do nothing if their `where` never select the same row"
+            yield name, Finding("warning", message, fix)
 
 
 def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:

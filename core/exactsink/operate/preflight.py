@@ -6,8 +6,7 @@ are known without it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
@@ -21,7 +20,7 @@ from exactsink.job.history import JobHistory
 from exactsink.protocol.checked import of_sink
 from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.sinks import Sink, committer_of
-from exactsink.toolkit.tabular.json_lines import OWN
+from exactsink.toolkit.readable import unreadable
 from exactsink.toolkit.waiting import backoff
 
 __all__ = [
@@ -75,17 +74,10 @@ def ask_sink(job: str, sink: Sink, schema: pa.Schema | None) -> Sequence[Finding
         with closing(committer_of(sink, job)) as committer:
             if schema is None:
                 return list(committer.check_target(sink.max_participants))
-            return [*_same_names(schema), *committer.check(schema, sink.max_participants)]
+            return [*unreadable(schema), *committer.check(schema, sink.max_participants)]
     except ExactsinkError as error:
         named = of_sink(sink.name, error)
         raise named from named.__cause__
-
-
-def _same_names(schema: pa.Schema) -> Iterator[Finding]:
-    """Find columns with the same name: nobody can select them, and some stores keep only one."""
-    for name, count in Counter(schema.names).items():
-        if count > 1 and not name.startswith(OWN):
-            yield Finding("error", f"the rows have {count} columns {name}", "rename all but one: df.toDF(*NAMES)")
 
 
 def look_at_journal(config: JobConfig) -> tuple[Sequence[PreflightError], Sequence[Finding]]:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from exactsink.contract import ConfigError
 from exactsink.spark.errors import first_line
+from exactsink.spark.versions import has_stopped
 
 __all__ = ["Route", "check_frame", "routed", "run_name"]
 
@@ -37,6 +38,8 @@ def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
         if kind == "str" and streaming:
             instead = 'spark.readStream.table("NAME"), or a frame that spark.readStream loads'
         raise ConfigError(f"{call} takes {wanted} of Spark, and got {given}", next=f"give it {instead}")
+    if has_stopped(frame.sparkSession):
+        raise ConfigError("the frame's Spark session is stopped", next="make a session, and read the frame in it")
     if frame.isStreaming and not streaming:
         raise ConfigError("write takes a batch frame", next="read it with spark.read, or use start")
     if streaming and not frame.isStreaming:
@@ -73,12 +76,9 @@ def run_name(run: Any) -> str:
     """Return a run's name; of a date its ISO 8601 form. Raises ConfigError."""
     if isinstance(run, date):
         return run.isoformat()
-    if not isinstance(run, str):
-        raise ConfigError(
-            f"a run's name is {type(run).__name__} {run!r:.40}",
-            why="its name identifies the run permanently, so it has to be the same text in each call",
-            next='give it as a text or a date: run="2026-11-20"',
-        )
-    if not run.strip():
-        raise ConfigError("a batch run needs a name", next='give it as a text or a date: run="2026-11-20"')
-    return run
+    if isinstance(run, str) and run.strip():
+        return run
+    given = isinstance(run, str)
+    what = "a batch run needs a name" if given else f"a run's name is {type(run).__name__} {run!r:.40}"
+    why = "" if given else "its name identifies the run permanently, so it has to be the same text in each call"
+    raise ConfigError(what, why=why, next='give it as a text or a date: run="2026-11-20"')

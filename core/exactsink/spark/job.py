@@ -81,7 +81,7 @@ class Job:
         `sinks` has a `[sinks.NAME]` for each, `observe` is `[observe]`; `options` are those of `[job]`.
         """
         job = {"name": name, "checkpoint": checkpoint, **options}
-        self._read({"job": job, "sinks": sinks, "observe": observe or {}}, subscribers)
+        self._read({"job": job, "sinks": sinks} | ({"observe": observe} if observe else {}), subscribers)
 
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
@@ -260,11 +260,10 @@ class Job:
         """Start the query; where that fails, no driver is left behind."""
         try:
             return epochs.start(frame)
-        except (PySparkException, Py4JJavaError) as error:
+        except BaseException as error:
             epochs.close()
-            raise query_error(None, error) from error
-        except BaseException:
-            epochs.close()
+            if isinstance(error, PySparkException | Py4JJavaError):
+                raise query_error(None, error) from error
             raise
 
     def _refuse_second(self, frame: DataFrame) -> None:

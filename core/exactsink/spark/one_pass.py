@@ -17,6 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812 - pyspark's own convention
 from pyspark.sql.types import BinaryType, DataType, DoubleType, StructType
 
 from exactsink.contract import Backend, ConfigError
+from exactsink.protocol.checked import of_sink
 from exactsink.protocol.journal.records import Columns
 from exactsink.protocol.participant import SinkRows, no_probe, write_partition
 from exactsink.protocol.sinks import DeferredBackend, Sink, check_one_frame, quarantines, resolved
@@ -53,7 +54,10 @@ class OnePass:
             try:
                 self._shapes[name] = _shape(frame, self._numbered(frame, 0), sink)
             except PySparkException as error:
-                raise _unshaped(name, error) from error
+                what, fix = "Spark refuses its columns, where or types", f"fix [sinks.{name}], or the job's transform"
+                raise ConfigError(f"sink {name}: {what}", why=first_line(error), next=fix) from error
+            except ConfigError as error:  # the backend knows no name of its sink
+                raise of_sink(name, error) from error
         _check_distribution(frame, sinks)
         self._cuts: list[_Shape] = []
         for shape in self._shapes.values():  # sinks that want the same rows share them
@@ -245,14 +249,6 @@ def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
 def expanded(expression: str, columns: Sequence[str]) -> str:
     """Put the sink's columns in the place of a `*` that is an argument."""
     return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
-
-
-def _unshaped(sink: str, error: PySparkException) -> ConfigError:
-    return ConfigError(
-        f"sink {sink}: Spark refuses its columns, where or types",
-        why=first_line(error),
-        next=f"fix [sinks.{sink}], or the job's transform",
-    )
 
 
 def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:

@@ -23,13 +23,7 @@ import exactsink
 from exactsink.contract import ExactsinkError, PreflightError
 from exactsink.job.config import JobConfig
 from exactsink.job.side_by_side import found_together
-from exactsink.operate.preflight import (
-    Found,
-    ask_sink,
-    column_refusals,
-    look_at_journal,
-    promise_refusals,
-)
+from exactsink.operate.preflight import Found, ask_sink, column_refusals, look_at_journal, promise_refusals
 from exactsink.protocol.checked import broken
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink, resolved
@@ -37,7 +31,7 @@ from exactsink.spark.arrow_settings import advice
 from exactsink.spark.errors import quiet_loggers, task_error
 from exactsink.spark.routes import Passes, Route
 
-__all__ = ["Preflight", "check_pickles", "passes_of", "preflight"]
+__all__ = ["Preflight", "check_pickles", "passes_of", "preflight", "refused_by_executors"]
 
 _INSTALL = (
     "check that every executor has exactsink with the backends' extras (pip install 'exactsink[...]') for that Python, "
@@ -117,7 +111,7 @@ def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
     try:
         found = spark.range(0, 1, 1, 1).mapInArrow(probe, "version string").collect()[0]["version"]
     except (Py4JJavaError, PySparkException) as error:
-        raise _refused_by_executors(error) from error
+        raise refused_by_executors(error) from error
     if found != exactsink.__version__:
         raise PreflightError(
             f"the executors have exactsink {found}, the driver {exactsink.__version__}",
@@ -136,7 +130,7 @@ def check_pickles(sinks: Mapping[str, Sink]) -> None:
             raise broken(name, sink.backend, "its backend can't be sent to the executors", why) from error
 
 
-def _refused_by_executors(error: Exception) -> PreflightError:
+def refused_by_executors(error: Exception) -> PreflightError:
     """Return why the probing task failed, and what helps; another Python is named first: Spark can't use two."""
     python, why = os.environ.get("PYSPARK_PYTHON", "python3"), task_error(error)
     what, fix = f"the executors can't run this job's backends with {python}", _INSTALL
@@ -144,4 +138,6 @@ def _refused_by_executors(error: Exception) -> PreflightError:
         what = f"the executors run another Python: PYSPARK_PYTHON is {python}"
         why = f"the driver has {platform.python_version()}, and Spark takes no other minor version"
         fix = f"unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}; on a cluster, have it on every machine"
+    elif "PYSPARK_PYTHON" not in os.environ:  # a program that was started by its interpreter's path
+        fix = f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3 of PATH; or {_INSTALL}"
     return PreflightError(what, why=why, next=fix)

@@ -17,7 +17,7 @@ from exactsink.contract import ConfigError
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.epochs import Epochs
-from exactsink.spark.errors import query_error
+from exactsink.spark.errors import first_line, query_error
 from exactsink.spark.shown import sinks_table
 from exactsink.spark.versions import source_metrics
 
@@ -144,7 +144,11 @@ class Query:
 
     def interrupt(self) -> None:
         """Stop the query at once, in the middle of its epoch: the next start finishes that, or aborts it."""
-        self._streaming.stop()
+        try:
+            self._streaming.stop()
+        except Py4JJavaError as error:
+            if "stopped SparkContext" not in first_line(error):  # spark.stop() has ended its queries
+                raise
 
     def is_in_epoch(self) -> bool:
         """Return whether an epoch runs, or Spark has not recorded the last one yet."""

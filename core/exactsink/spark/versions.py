@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.utils import is_remote
 
 from exactsink.contract import ConfigError
 
@@ -37,6 +38,7 @@ __all__ = [
     "check_version",
     "forget_checkpoint",
     "has_jvm",
+    "has_stopped",
     "jvm_of",
     "keep_quiet",
     "launch_jvm",
@@ -106,13 +108,13 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     try:
         return _arrow_schema(frame, zone)
-    except PySparkException:
-        raise
-    except ValueError as error:  # of `array()`, for example
+    except (PySparkException, ValueError) as error:  # of `array()`, or an interval of months, for example
+        if isinstance(error, PySparkException) and "FOR_ARROW_CONVERSION" not in str(error):
+            raise
         kinds = [f"{field.name} {field.dataType.simpleString()}" for field in frame.schema.fields]
-        void = ", ".join(kind for kind in kinds if "void" in kind) or ", ".join(kinds)
-        fix = "cast them in the frame, for example with CAST(array() AS ARRAY<STRING>)"
-        raise ConfigError(f"rows with these columns can't leave the JVM: {void}", why=str(error), next=fix) from error
+        odd = ", ".join(kind for kind in kinds if "void" in kind or "interval" in kind) or ", ".join(kinds)
+        fix = "cast them in the frame, for example with CAST(x AS STRING), or CAST(array() AS ARRAY<STRING>)"
+        raise ConfigError(f"rows with these columns can't leave the JVM: {odd}", why=str(error), next=fix) from error
 
 
 def _arrow_schema(frame: DataFrame, zone: str | None) -> pa.Schema:
@@ -157,6 +159,12 @@ def query_run_of(session: SparkSession) -> tuple[str, str] | None:
 def analyzed_plan(frame: DataFrame) -> Any:
     """Return the frame's own plan in the JVM."""
     return frame._jdf.queryExecution().analyzed()
+
+
+def has_stopped(session: SparkSession) -> bool:
+    """Return whether the session's context has been stopped; that of Spark Connect is not here."""
+    context: Any = None if is_remote() else session.sparkContext
+    return context is not None and context._jsc is None
 
 
 def forget_checkpoint(frame: DataFrame) -> None:

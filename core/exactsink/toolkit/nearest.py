@@ -10,5 +10,6 @@ __all__ = ["nearest"]
 
 def nearest(given: object, known: Iterable[str]) -> str:
     """Return "did you mean NAME?" for the nearest known name; empty if no name is near, or if `given` is not text."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=0.55) if isinstance(given, str) else []
-    return f"; did you mean {close[0]}?" if close else ""
+    by_case = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(given.lower(), list(by_case), n=1, cutoff=0.55) if isinstance(given, str) else []
+    return f"; did you mean {by_case[close[0]]}?" if close else ""

@@ -16,19 +16,11 @@ from exactsink.job.commands import Commands
 from exactsink.job.config.model import NAME_WANTED, JobConfig, SinkSection, SourceSection, SparkSection
 from exactsink.job.config.names import name_here
 from exactsink.job.config.toml import Document, KeyPath, read_document
-from exactsink.job.config.wanted import (
-    TABLE_WANTED,
-    field_of,
-    keys_of,
-    new_name,
-    table_at,
-    wanted,
-    written,
-)
+from exactsink.job.config.wanted import TABLE_WANTED, field_of, keys_of, new_name, table_at, wanted, written
 from exactsink.protocol.commit import all_before
 from exactsink.toolkit.nearest import nearest
 
-__all__ = ["config_error", "config_of", "load_config"]
+__all__ = ["config_error", "config_of", "flags_checked", "load_config"]
 
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
 """What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
@@ -76,6 +68,9 @@ def config_of(document: Document) -> JobConfig:
         core = set(SinkSection.model_fields)
         values["sinks"] = {n: {k: v for k, v in sink.items() if k in core} for n, sink in sinks.items()}
         values["options"] = {n: {k: v for k, v in sink.items() if k not in core} for n, sink in sinks.items()}
+    for name in ("job", "observe"):
+        if isinstance(values.get(name), dict):
+            values[name] = flags_checked(values[name], table_at(JobConfig, [name]))
     try:
         config = JobConfig.model_validate(values, context={"folder": document.folder})
     except ValidationError as error:
@@ -83,6 +78,16 @@ def config_of(document: Document) -> JobConfig:
     _check_after(config, document)
     _check_quarantines(config, document)
     return config
+
+
+def flags_checked(table: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
+    """Return a table without the texts that pydantic alone takes for true or false, `yes` and `off`: None is refused.
+
+    Variables give `true` and `false` as texts.
+    """
+    flags = {key for key, field in model.model_fields.items() if field.annotation is bool}
+    wrong = {key for key in flags & set(table) if str(table[key]).lower() not in ("true", "false")}
+    return {key: None if key in wrong else value for key, value in table.items()}
 
 
 def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:

@@ -21,7 +21,6 @@ from pydantic import (
 )
 
 from exactsink.contract import ConfigError, FileMode
-from exactsink.job.checkpoint import check_not_left
 from exactsink.toolkit.local_paths import absolute_path, real_path
 from exactsink.toolkit.storage import AnyPath, is_object_url, object_scheme, path_of, refused_store
 
@@ -100,7 +99,7 @@ class JobSection(_Section):
     """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
     """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
-    trigger: str = "available_now"
+    trigger: str = Field(default="available_now", examples=["10 seconds"])
     """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
     """Spark's output mode; `update` and `complete` want a keyed sink."""
@@ -134,11 +133,8 @@ class JobSection(_Section):
         if is_object_url(value):
             return _object_url(value)
         real = real_path(value, info.context)
-        if info.field_name == "checkpoint":
-            if Path(value).name in ("", "..") or real == "/":
-                raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
-            for written in (absolute_path(value, info.context), absolute_path(value)):
-                check_not_left(Path(f"{written}.exactsink"), Path(f"{real}.exactsink"))
+        if info.field_name == "checkpoint" and (Path(value).name in ("", "..") or real == "/"):
+            raise ValueError("give the checkpoint a folder of its own: the journal is kept beside it")
         return real
 
     @field_validator("modules")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import ValidationError
 
 from exactsink.contract import Backend, BackendOptions, ConfigError, Traits
-from exactsink.job.config.load import config_error
+from exactsink.job.config.load import config_error, flags_checked
 from exactsink.job.config.model import JobConfig, SinkSection
 from exactsink.job.config.toml import Document
 from exactsink.job.registry import Registry
@@ -55,7 +55,8 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
     backend_class = registry.load(section.backend, document.place(("sinks", name, "backend")))
     core = SinkSection.model_fields
     try:
-        options = backend_class.Options.model_validate(dict(config.options[name]), context={"folder": document.folder})
+        given = flags_checked(config.options[name], backend_class.Options)
+        options = backend_class.Options.model_validate(given, context={"folder": document.folder})
     except ValidationError as error:
         raise config_error(error, document, ("sinks", name), backend_class.Options, core) from None
     deferred = None

@@ -19,13 +19,6 @@ __all__ = ["errors", "problems", "shape"]
 _LINE = "value"
 """The column of CSV's lines, unless the header above them names it."""
 
-_OF_SPARK = {
-    b"variant": ("VARIANT", "a struct of bytes", "to_json({})"),
-    b"geometry": ("GEOMETRY", "a struct of bytes", "ST_AsBinary({})"),
-    b"geography": ("GEOGRAPHY", "a struct of bytes", "ST_AsBinary({})"),
-}
-"""Types that Spark sends as structs, by the mark on one of their fields, with their casts."""
-
 _RENAMED = "rename all but one of them"
 _SHAPED = "select it with the expressions that shape() gives"
 
@@ -135,15 +128,15 @@ def _partition_problems(schema: pa.Schema, chosen: Sequence[str]) -> list[Findin
 
 def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
     """Find columns that Parquet can't hold, or would return as another type, by writing an empty file in memory."""
-    lossy = [(field, found) for field in schema if (found := _changed(field))]
+    lossy = [field.name for field in schema if _has_interval(field.type)]
     if lossy:
         return [
             Finding(
                 "error",
-                f"column {field.name} is {kind}, which Parquet lacks: it would be read back as {back}",
-                f"cast it in the frame: {cast.format(quoted_name(field.name))}",
+                f"column {name} is INTERVAL, which Parquet lacks: it would be read back as BIGINT",
+                f"cast it in the frame: CAST({quoted_name(name)} AS STRING)",
             )
-            for field, (kind, back, cast) in lossy
+            for name in lossy
         ]
     try:
         pq.ParquetWriter(pa.BufferOutputStream(), schema).close()
@@ -153,16 +146,9 @@ def _parquet_problems(_: TabularOptions, schema: pa.Schema) -> list[Finding]:
     return []
 
 
-def _changed(field: pa.Field) -> tuple[str, str, str] | None:
-    """Return a type in a column that Parquet lacks, the type that is read back, and a cast; None if Parquet has all."""
-    kind = field.type
-    if pa.types.is_duration(kind):
-        return "INTERVAL", "BIGINT", "CAST({} AS STRING)"
-    parts = [kind.field(nth) for nth in range(kind.num_fields)]
-    for marked, found in _OF_SPARK.items():
-        if any(marked in (part.metadata or {}) for part in parts):
-            return found
-    return next(filter(None, map(_changed, parts)), None)
+def _has_interval(kind: pa.DataType) -> bool:
+    parts = (kind.field(nth).type for nth in range(kind.num_fields))
+    return pa.types.is_duration(kind) or any(map(_has_interval, parts))
 
 
 def _csv_problems(fields: Sequence[pa.Field]) -> list[Finding]:
