@@ -52,7 +52,14 @@ GCS = Kind(
     r"^POST /upload/",
     r"^GET /storage/v1/b/[^/]+/o\?",
 )
-HDFS = Kind("webhdfs", Hdfs, "^PUT .*op=RENAME", "^PUT .*op=CREATE", "^PUT .*op=RENAME", "^GET .*op=LISTSTATUS")
+HDFS = Kind(
+    "webhdfs",
+    Hdfs,
+    r"^PUT .*op=RENAME.*destination=(?!\S*_exactsink)",
+    "^PUT .*op=CREATE",
+    "^PUT .*op=RENAME",
+    "^GET .*op=LISTSTATUS",
+)
 
 
 class Counted:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier
+from typing import Any
 
 import pytest
 
@@ -35,6 +38,20 @@ def kinds(outcomes: Sequence[Outcome]) -> list[type]:
 def swept(sink: Files) -> None:
     if listed := sink.listed():
         sink.abort(*listed)
+
+
+class Gives:
+    """Answers the requests that a pattern is found in, in the store's place; cuts their connections without one."""
+
+    def __init__(self, given: Answer | None, pattern: str = "") -> None:
+        self.given = given
+        self.pattern = pattern
+
+    def concerns(self, request: str) -> bool:
+        return re.search(self.pattern, request) is not None
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        return self.given
 
 
 class NotDone:
@@ -146,6 +163,20 @@ def test_what_is_gone_is_lost_before_its_commit_and_unknown_after(cloud: Cloud) 
     cloud.ends_faults()
     cloud.remove_uploads(late)
     assert kinds(sink.commit_marked(EPOCH + 1, [late])) == [Unknown]
+
+
+@pytest.mark.parametrize("fault", ["away", "refused"])
+def test_what_a_store_is_not_there_for_is_committed_once_when_it_is_back(cloud: Cloud, fault: str) -> None:
+    """Killed, or with credentials that ended, between the vote and the commit."""
+    sink, voted = cloud.two_files(participants=2)
+    cloud.set(Gives(None if fault == "away" else Answer.error(403, "AuthorizationFailure")))
+    with pytest.raises(Retryable if fault == "away" else Fatal, match="can't be written") as failed:
+        sink.commit_marked(EPOCH, voted)
+    said = "start the job again, nothing is lost" if fault == "away" else "right"
+    assert (said in str(failed.value.next), cloud.visible()) == (True, [])
+    cloud.ends_faults()
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
+    assert (kinds(sink.commit_marked(EPOCH, voted)), cloud.lines()) == ([AlreadyCommitted] * 2, ["0", "0", "1", "1"])
 
 
 @buckets
@@ -276,7 +307,7 @@ def test_preflight_tries_the_store_and_leaves_nothing(
 ) -> None:
     url = cloud.url.replace("://lake", "://nobody") if wrong == "bucket" else cloud.url
     if wrong == "credentials":
-        cloud.set(_Refuses())
+        cloud.set(Gives(Answer.error(403, "AuthorizationFailure")))
     days = 8 if wrong == "pause" else 7
     ctx = JobContext("job", "sink", staging="", longest_pause_seconds=days * 86_400)
     found = list(files(url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
@@ -286,9 +317,21 @@ def test_preflight_tries_the_store_and_leaves_nothing(
     assert (len(found), cloud.names()) == (len(expected), [])
 
 
-class _Refuses:
-    def concerns(self, request: str) -> bool:
-        return True
+RULES: dict[str, tuple[dict[str, Any], int]] = {
+    "6 days, all": ({"action": {"type": "Delete"}, "condition": {"age": 6}}, 1),
+    "6 days, ours": ({"action": {"type": "Delete"}, "condition": {"age": 6, "matchesPrefix": ["lake/_exact"]}}, 1),
+    "6 days, others": ({"action": {"type": "Delete"}, "condition": {"age": 6, "matchesPrefix": ["log/"]}}, 0),
+    "7 days": ({"action": {"type": "Delete"}, "condition": {"age": 7}}, 0),
+    "colder": ({"action": {"type": "SetStorageClass"}, "condition": {"age": 1}}, 0),
+}
 
-    def answer(self, request: str, ask: Ask) -> Answer:
-        return Answer.error(403, "AuthorizationFailure")
+
+@pytest.mark.parametrize("emulator", ["gcs"], indirect=True)
+@pytest.mark.parametrize("rule", RULES)
+def test_preflight_compares_a_buckets_rules_with_the_longest_pause(cloud: Cloud, rule: str) -> None:
+    given, findings = RULES[rule]
+    body = json.dumps({"lifecycle": {"rule": [given]}}).encode()
+    cloud.set(Gives(Answer(200, body, [("Content-Type", "application/json")]), r"^GET /storage/v1/b/[^/?]+\?"))
+    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
+    found = list(files(cloud.url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
+    assert ["after 6 days, and the job may pause for 7" in each.message for each in found] == [True] * findings

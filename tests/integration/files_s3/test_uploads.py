@@ -143,6 +143,25 @@ def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(
     assert (lake.is_clean(), len(lake.visible())) == (True, 2)
 
 
+class NoListOfNone(ListsWholeKeys):
+    """Answers NoSuchUpload to a listing of unfinished uploads where there is none, as `rclone serve s3` does."""
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        given = ask()
+        if given is None or b"<Upload>" in given.body:
+            return given
+        self.sprung.set()
+        return Answer.error(404, "NoSuchUpload")
+
+
+def test_no_such_upload_is_an_empty_listing_of_uploads(lake: Lake, proxy: S3Proxy) -> None:
+    empty = proxy.set(NoListOfNone())
+    assert (lake.sink().check(), list(lake.sink().listed()), empty.sprung.is_set()) == ([], [], True)
+    sink, voted = lake.two_files()
+    swept(sink)
+    assert (kinds(sink.commit_marked(EPOCH, voted)), ObjectPath.of(lake.url).uploads()) == ([Lost], [])
+
+
 def test_a_writer_that_was_swept_can_not_vote(lake: Lake) -> None:
     sink = lake.sink(**TEXT)
     writer = sink.begin(lines("a"))

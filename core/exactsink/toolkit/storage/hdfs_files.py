@@ -28,7 +28,7 @@ __all__ = ["HdfsFiles"]
 
 _RIGHTS = frozenset({"AccessControlException", "AuthorizationException", "SecurityException"})
 _LATER = frozenset({"RetriableException", "SafeModeException", "StandbyException"})
-_REFUSED, _ABSENT = 403, 404
+_CREATED, _REFUSED, _ABSENT = 201, 403, 404
 _WRONG, _BROKEN = 400, 502
 _SENT_BYTES = 2**20
 _PORT = 9870
@@ -45,7 +45,7 @@ class _Refusal(Exception):
             self.code, text = str(said["exception"]), f"{said['exception']}: {said['message']}"
         if status == _REFUSED and self.code not in {"", *_RIGHTS}:  # Hadoop's status for most of its exceptions
             status = _BROKEN if self.code in _LATER else _WRONG
-        if status == _ABSENT and self.code != "FileNotFoundException":  # no NameNode says so
+        if status < _WRONG or (status == _ABSENT and self.code != "FileNotFoundException"):  # no NameNode says so
             status = _BROKEN
         self.status = status
         super().__init__(text)
@@ -78,10 +78,12 @@ class HdfsFiles(CloudFiles):
         asked = {"offset": start or 0} | ({} if end is None else {"length": end - (start or 0)})
 
         def answered() -> bytes:
-            answer = self._send("GET", self._url(bucket, key, "OPEN", **asked))
-            if answer.headers.get("Content-Length") != str(len(answer.content)):
-                raise RequestException(f"the answer to OPEN is cut: {len(answer.content)} bytes")
-            return answer.content
+            found = self._send("GET", self._url(bucket, key, "OPEN", **asked)).content
+            if (whole := self._status(bucket, key)["length"] if end is None else end) != len(found) + (start or 0):
+                raise RequestException(
+                    f"the answer to OPEN is cut, or the file replaced: {len(found)} of {whole} bytes"
+                )
+            return found
 
         return self.call(answered)
 
@@ -103,7 +105,7 @@ class HdfsFiles(CloudFiles):
         def put() -> None:
             source = io.BytesIO(data) if isinstance(data, bytes) else data
             source.seek(0)
-            self._send("PUT", self.place_for(unfinished, "CREATE,OVERWRITE,SYNC_BLOCK"), source)
+            self._send("PUT", self.place_for(unfinished, "CREATE,OVERWRITE,SYNC_BLOCK"), source, status=_CREATED)
 
         try:
             self.call(put)
@@ -141,9 +143,12 @@ class HdfsFiles(CloudFiles):
         The rename without options answers 200 also when it did nothing, and moves a file into a folder of that name.
         """
         destination = f"/{self.place(final)[1]}"
-        asked = {"destination": destination, "renameoptions": options}
-        if self._ask("PUT", *self.place(temp), "RENAME", **asked) is not None:
+        url = self._url(*self.place(temp), "RENAME", destination=destination, renameoptions=options)
+        if self.call(lambda: self._send("PUT", url)).content:
             raise OSError(errno.EIO, "the server does not know renameoptions: use WebHDFS of Hadoop 3, not HttpFS")
+        with suppress(FileNotFoundError):  # the answer says nothing: anything before the NameNode may have given it
+            self._status(*self.place(temp))
+            raise OSError(errno.EIO, f"a rename of {temp} was answered as done, and was not done")
 
     def make_folders(self, path: str) -> None:
         """Make a folder and those above it, durably. Idempotent."""
@@ -178,7 +183,7 @@ class HdfsFiles(CloudFiles):
         return found
 
     def _ask(self, method: str, bucket: str, key: str, op: str, **given: object) -> Any:
-        """Ask the NameNode; return its JSON, None for an empty answer."""
+        """Ask the NameNode; return its JSON."""
         url = self._url(bucket, key, op, **given)
         return self.call(lambda: _json(self._send(method, url)))
 
@@ -189,9 +194,9 @@ class HdfsFiles(CloudFiles):
         asked = urlencode({"op": op, "user.name": user, **given}, quote_via=quote)
         return f"http://{host}/webhdfs/v1/{quote(key)}?{asked}"
 
-    def _send(self, method: str, url: str, data: IO[bytes] | None = None) -> Response:
+    def _send(self, method: str, url: str, data: IO[bytes] | None = None, status: int = 200) -> Response:
         answer: Response = self.client("").request(method, url, data=data, timeout=(CONNECT_SECONDS, READ_SECONDS))
-        if answer.status_code not in (200, 201):
+        if answer.status_code != status:
             raise _Refusal(answer.status_code, answer.content)
         return answer
 
@@ -218,7 +223,7 @@ class _Sending:
         with _connection_errors():
             self._connection.send(b"0\r\n\r\n")
             answer = self._connection.getresponse()
-            if answer.status != 201:
+            if answer.status != _CREATED:
                 raise _Refusal(answer.status, answer.read())
 
     def close(self) -> None:
@@ -241,7 +246,7 @@ def _connection_errors() -> Iterator[None]:
 def _json(answer: Response) -> Any:
     """Read an answer; one that is cut counts as none."""
     try:
-        return json.loads(answer.content) if answer.content else None
+        return json.loads(answer.content)
     except ValueError as error:
         raise RequestException(f"the answer is cut: {error}") from error
 
