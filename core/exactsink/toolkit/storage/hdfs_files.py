@@ -80,9 +80,7 @@ class HdfsFiles(CloudFiles):
         def answered() -> bytes:
             found = self._send("GET", self._url(bucket, key, "OPEN", **asked)).content
             if (whole := self._status(bucket, key)["length"] if end is None else end) != len(found) + (start or 0):
-                raise RequestException(
-                    f"the answer to OPEN is cut, or the file replaced: {len(found)} of {whole} bytes"
-                )
+                raise RequestException(f"the answer is cut, or the file replaced: {len(found)} of {whole} bytes")
             return found
 
         return self.call(answered)
