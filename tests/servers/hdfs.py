@@ -20,18 +20,13 @@ __all__ = ["Hdfs", "HdfsServer", "own_hdfs", "shared_hdfs"]
 
 _JARS = JarSet("hadoop-minicluster-3.4.2", ("org.apache.hadoop:hadoop-minicluster:3.4.2",))
 _MAIN = """
-import java.io.File;
-import org.apache.hadoop.fs.Path;
-import org.apache.hadoop.fs.permission.FsPermission;
-import org.apache.hadoop.hdfs.*;
-
 class Cluster {
     public static void main(String[] given) throws Exception {
-        File data = new File(given[0]);
-        MiniDFSCluster cluster = new MiniDFSCluster.Builder(new HdfsConfiguration(), data).format(!data.exists())
-            .nameNodeHttpPort(Integer.parseInt(given[1])).nameNodePort(Integer.parseInt(given[2])).build();
+        var data = new java.io.File(given[0]);
+        var made = new org.apache.hadoop.hdfs.MiniDFSCluster.Builder(new org.apache.hadoop.conf.Configuration(), data);
+        made.nameNodeHttpPort(Integer.parseInt(given[1])).nameNodePort(Integer.parseInt(given[2])).format(!data.exists());
+        var cluster = made.build();
         cluster.waitActive();
-        cluster.getFileSystem().setPermission(new Path("/"), new FsPermission((short) 0777));
         System.out.println("HDFS IS READY");
         Thread.sleep(Long.MAX_VALUE);
     }

@@ -52,14 +52,8 @@ GCS = Kind(
     r"^POST /upload/",
     r"^GET /storage/v1/b/[^/]+/o\?",
 )
-HDFS = Kind(
-    "webhdfs",
-    Hdfs,
-    r"^PUT .*op=RENAME.*destination=(?!\S*_exactsink)",
-    "^PUT .*op=CREATE",
-    "^PUT .*op=RENAME",
-    "^GET .*op=LISTSTATUS",
-)
+_NAMED = r"^PUT .*op=RENAME.*destination=(?!\S*_exactsink)"
+HDFS = Kind("webhdfs", Hdfs, _NAMED, "^PUT .*op=CREATE", "^PUT .*op=RENAME", "^GET .*op=LISTSTATUS")
 
 
 class Counted:

@@ -101,15 +101,6 @@ def test_a_store_that_slows_down_is_asked_again(cloud: Cloud, what: str) -> None
     assert cloud.lines() == ["0", "0"]
 
 
-def test_a_store_that_stays_slow_is_a_retry_and_nothing_is_lost(cloud: Cloud) -> None:
-    sink, voted = cloud.two_files()
-    cloud.set(SlowDown(cloud.kind.complete, 10**6))
-    with pytest.raises(Retryable):
-        sink.commit_marked(EPOCH, voted)
-    cloud.ends_faults()
-    assert (kinds(sink.commit_marked(EPOCH, voted)), cloud.lines()) == ([Committed], ["0", "0"])
-
-
 def test_a_sweep_takes_what_is_undecided_and_nobody_elses(cloud: Cloud) -> None:
     others = [cloud.sink("other", **TEXT), cloud.sink("job", "other", **TEXT), cloud.sink("job-sink", **TEXT)]
     kept = [sink.vote(lines("a")) for sink in others]
@@ -335,3 +326,25 @@ def test_preflight_compares_a_buckets_rules_with_the_longest_pause(cloud: Cloud,
     ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
     found = list(files(cloud.url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
     assert ["after 6 days, and the job may pause for 7" in each.message for each in found] == [True] * findings
+
+
+UNPROVEN = {
+    "a rename that is not done": ("op=RENAME", Answer(200, b""), "was not done"),
+    "a server without options": ("op=RENAME", Answer(200, b'{"boolean": true}'), "not HttpFS"),
+    "an empty file": ("op=OPEN", Answer(200, b""), "cut"),
+    "half a listing": ("op=LISTSTATUS", Answer(200, b'{"FileStatuses": '), "cut"),
+    "nobody's absence": ("op=GETFILESTATUS", Answer(404, b"<html>"), "HTTP 404"),
+}
+
+
+@pytest.mark.parametrize("emulator", [pytest.param("hdfs", marks=pytest.mark.proof)], indirect=True)
+@pytest.mark.parametrize("answer", UNPROVEN)
+def test_an_answer_that_proves_nothing_is_not_believed(cloud: Cloud, answer: str) -> None:
+    pattern, given, said = UNPROVEN[answer]
+    store = ObjectStore(ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True))
+    store.put(0, b"x")
+    cloud.set(Gives(given, pattern))
+    with pytest.raises((OSError, Retryable), match=said):
+        store.list()
+        store.read(0)
+        store.put(1, b"y")

@@ -16,10 +16,12 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
+from http.cookiejar import DefaultCookiePolicy
 from typing import IO, Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from requests import RequestException, Response, Session
+from requests.utils import requote_uri
 
 from exactsink.toolkit.storage.cloud_files import CONNECT_SECONDS, LIBRARY_FAILED, READ_SECONDS, CloudFiles, session
 from exactsink.toolkit.storage.object_calls import ObjectInfo
@@ -59,7 +61,9 @@ class HdfsFiles(CloudFiles):
     fix = "check that the NameNode's web address and its DataNodes' answer here, and that the user may write the folder"
 
     def connect(self, bucket: str) -> Session:
-        return session()
+        made = session()
+        made.cookies.set_policy(DefaultCookiePolicy(allowed_domains=()))  # one says who asks, whatever the URL says
+        return made
 
     def said(self, error: Exception) -> tuple[int, str] | None:
         if isinstance(error, _Refusal):
@@ -203,7 +207,7 @@ class _Sending:
     """A new file that a DataNode gets as it is written. It is whole, and durable, once it is sealed."""
 
     def __init__(self, url: str) -> None:
-        to = urlsplit(url)
+        to = urlsplit(requote_uri(url))
         self._held = bytearray()
         self._connection = HTTPConnection(to.hostname or "", to.port, timeout=READ_SECONDS)
         self._connection.putrequest("PUT", f"{to.path}?{to.query}")
