@@ -82,10 +82,8 @@ DENIED = {
     "fsync": "can't make a file durably",
     "rename": "can't make a file durably",
     "read": "can't read a file",
-    "opendir": "can't list and remove a folder",
     "remove": "can't list and remove a folder",
     "mkdir": "can't make a folder",
-    "rmdir": "can't list and remove a folder",
 }
 
 

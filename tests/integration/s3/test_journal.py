@@ -72,13 +72,6 @@ def test_a_decision_is_settled_whatever_its_put_answers(place: ObjectPath, calls
     assert (read.next_epoch, read.last_sum) == (1, journal.log.last_sum)
 
 
-def test_an_empty_answer_to_a_listing_is_no_empty_journal(place: ObjectPath, calls: Calls) -> None:
-    Driver(ObjectStore(place)).claim(QUERY, DRIVER)
-    calls.answer("ListObjectsV2", {})
-    with pytest.raises(Retryable, match="list_objects_v2 was cut"):
-        Driver(ObjectStore(place)).read()
-
-
 def test_an_epoch_takes_three_requests_at_most(place: ObjectPath, calls: Calls) -> None:
     """A decision and the state, each by one; trims, each by three, come rarely."""
     journal, epochs = Driver(ObjectStore(place / "journal"), keep_epochs=60), 90
