@@ -89,7 +89,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.ready
-	@$(BIN)/python -m pip install --quiet --editable '.[spark,s3,gcs,azure,sftp,idempotent-upsert,mysql,postgres,kafka,delta,iceberg,bench]' --group dev
+	@$(BIN)/python -m pip install --quiet --editable '.[spark,s3,gcs,azure,hdfs,sftp,idempotent-upsert,mysql,postgres,kafka,delta,iceberg,bench]' --group dev
 	@touch $@
 
 # Servers for tests. PgBouncer, Redis and an SSH server are unpacked by the tests themselves, not installed: Debian's

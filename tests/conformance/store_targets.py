@@ -16,11 +16,12 @@ from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.backend import FilesBackend, FilesOptions, store_of
+from exactsink_files.places import root_of
 from exactsink_files.stores import Store
 from exactsink_files.votes import VotedFiles
 from exactsink_idempotent_upsert.conformance import StagedTarget
 
-__all__ = ["StagingOnS3", "StoreTarget"]
+__all__ = ["RenameTarget", "StagingOnS3", "StoreTarget"]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,40 @@ class StoreTarget(ConformanceTarget):
 
     def _s3(self, folder: Path) -> Store:
         return store_of(ObjectPath.of(self._lake(folder)))
+
+
+class RenameTarget(StoreTarget):
+    """A folder of its own a scenario, on a server whose files are renamed."""
+
+    def order(self, folder: Path) -> Iterable[Sequence[int]]:
+        lake = self._root(folder)
+        names = sorted(name for name in lake.listed(deep=True) if not name.startswith("_exactsink/"))
+        files = [pq.ParquetFile(pa.BufferReader((lake / name).read_bytes())) for name in names]
+        return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
+
+    def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
+        for waiting in (self._root(folder) / "_exactsink" / committable.txn.id for committable in committables):
+            waiting.unlink_below(waiting.names())
+
+    def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
+        lake = self._root(folder)
+        for txn in (committable.txn for committable in committables):
+            own = (txn.id, f"_exactsink/{txn.job}.{txn.sink}/")
+            lake.unlink_below([name for name in lake.listed(deep=True) if any(each in name for each in own)])
+
+    def foreign(self, folder: Path) -> None:
+        self._foreign(folder).create(b"somebody's")
+
+    def foreign_stands(self, folder: Path) -> bool:
+        return self._foreign(folder).exists()
+
+    def _foreign(self, folder: Path) -> ObjectPath:
+        return self._root(folder) / "_exactsink/somebody's own/0.tmp"
+
+    def _root(self, folder: Path) -> ObjectPath:
+        root = root_of(self._lake(folder))
+        assert isinstance(root, ObjectPath)
+        return root
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Retryable
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
 from exactsink_files.sftp import open_sftp
 from exactsink_files.snapshots import snapshot
 from tests.servers.sftp import Sftp, own_sftp
@@ -55,14 +55,6 @@ def test_a_name_that_stands_is_neither_replaced_nor_taken_for_the_file(server: S
     assert place.read_bytes() == b"first"
 
 
-def test_a_vote_of_which_one_file_is_gone_is_lost_as_a_whole(server: Sftp) -> None:
-    sink, voted = two_files(f"{server.url}/half")  # type: ignore[arg-type]
-    sink.put_birth()
-    (server.files / "half/_exactsink" / sink.id() / "1.tmp").unlink()
-    [lost] = sink.commit_marked(EPOCH, voted)
-    assert (type(lost), sink.listed(), visible(server.files / "half")) == (Lost, [], [])
-
-
 def test_a_writer_that_was_swept_can_not_vote(server: Sftp) -> None:
     sink = files(f"{server.url}/swept", **TEXT)  # type: ignore[arg-type]
     writer = sink.begin(lines("a"))
@@ -90,10 +82,8 @@ DENIED = {
     "fsync": "can't make a file durably",
     "rename": "can't make a file durably",
     "read": "can't read a file",
-    "opendir": "can't list and remove a folder",
     "remove": "can't list and remove a folder",
     "mkdir": "can't make a folder",
-    "rmdir": "can't list and remove a folder",
 }
 
 

@@ -31,8 +31,9 @@ def Files(
     that has reached it gets no more rows. Without it a participant writes one file per partition folder.
 
     path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
-        `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, or
-        `sftp://user@host:port/path`.
+        `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`,
+        `sftp://user@host:port/path`, or `webhdfs://user@host:port/path` with the address of HDFS's NameNode on
+        the web.
     format: The format of the files. `json` is JSON lines.
     partition_by: The columns that become folders, `column=value`.
     compression: For Parquet; `snappy` when it is left out.

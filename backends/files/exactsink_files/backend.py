@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -51,7 +51,8 @@ class FilesOptions(TabularOptions):
 
     path: str
     """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
-    `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, or `sftp://user@host:port/path`."""
+    `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, `sftp://user@host:port/path`, or
+    `webhdfs://user@host:port/path` with the address of HDFS's NameNode on the web."""
     on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
     """Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
     `allow`: any. Other epochs are refused before their first row."""
@@ -70,10 +71,10 @@ class FilesOptions(TabularOptions):
         scheme = "file" if url is None else object_scheme(path)
         if url is not None and scheme in _BUCKETS:
             return _store_url(scheme, url["host"] or "", url["path"])
-        if url is not None and scheme == "sftp":
-            return _sftp_url(url["host"] or "", url["path"])
+        if url is not None and scheme in ("sftp", "webhdfs"):
+            return _server_url(scheme, url["host"] or "", url["path"])
         if scheme != "file":
-            known = ", ".join(f"{each}://" for each in (*_BUCKETS, "sftp"))
+            known = ", ".join(f"{each}://" for each in (*_BUCKETS, "sftp", "webhdfs"))
             raise ValueError(f"{scheme}: is not proven here: give a local path, or one on {known}")
         if not path:
             raise ValueError("give the folder that the files go to")
@@ -120,12 +121,12 @@ def _store_url(scheme: str, bucket: str, path: str) -> str:
     return f"{scheme}://{bucket}/{path.strip('/')}".rstrip("/")
 
 
-def _sftp_url(host: str, path: str) -> str:
+def _server_url(scheme: str, host: str, path: str) -> str:
     if not re.fullmatch(r"(?:[^@:/?#\s]+@)?[^@:/?#\s]+(?::\d+)?", host):
-        raise ValueError("write sftp://user@host:port/path; keys come from ~/.ssh or an agent, never a password")
+        raise ValueError(f"write {scheme}://user@host:port/path, never a password; keys come from ~/.ssh or an agent")
     if not is_below(path.strip("/")):
         raise ValueError("give the whole path of the folder on the server, without an empty name, `.` or `..`")
-    return f"sftp://{host}/{path.strip('/')}"
+    return f"{scheme}://{host}/{path.strip('/')}"
 
 
 def store_of(root: ObjectPath) -> Store:
@@ -181,16 +182,15 @@ class FilesBackend(TabularBackend):
             return FilesWriter(txn, schema, self.options, TempFolder(txn, *json.loads(ticket)))
         root = self._root(ticket.decode())
         assert isinstance(root, ObjectPath)
-        if root.scheme == "sftp":
-            return FilesWriter(txn, schema, self.options, SentFiles(txn, root))
-        return FilesWriter(txn, schema, self.options, UploadFiles(txn, store_of(root)))
+        files: Any = SentFiles(txn, root) if root.renames else UploadFiles(txn, store_of(root))
+        return FilesWriter(txn, schema, self.options, files)
 
     def committer(self, ctx: JobContext) -> Committer:
         root = self.root
         if isinstance(root, Path):
             place: FilePlace = Links(root, ctx.file_mode)
         else:
-            place = Renames(root) if root.scheme == "sftp" else Uploads(store_of(root))
+            place = Renames(root) if root.renames else Uploads(store_of(root))
         exact = () if self.options.allow_folded_names else self.options.partition_by
         return FilesCommitter(ctx, place, self.problems, exact)
 

@@ -63,10 +63,9 @@ class Links(Folders[Path]):
             _drop_temps(self._root / vote.folder, vote)
 
     def _look(self, path: Path) -> os.stat_result | None:
-        try:
+        with suppress(FileNotFoundError):
             return os.lstat(path)
-        except FileNotFoundError:
-            return None
+        return None
 
     def _missing(self, vote: VotedFiles) -> str:
         folder = self._root / vote.folder

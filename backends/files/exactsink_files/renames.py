@@ -1,4 +1,4 @@
-"""Files on an SFTP server: hidden ones get their final names by a rename that refuses a name that stands.
+"""Files on an SFTP server or in HDFS: hidden ones get their final names by a rename that refuses a name that stands.
 
 As in a local folder, but that a file has one name at a time: once it has the final one, no temp name waits.
 """
@@ -10,14 +10,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from exactsink.contract import Fatal, Finding, JobContext, Txn
+from exactsink.contract import Fatal, Finding, JobContext
 from exactsink.toolkit.storage import HashedFile, ObjectPath, store_errors
 from exactsink_files.folders import TRIES, Folders
 from exactsink_files.places import contended, doing, tried
 from exactsink_files.votes import VotedFile, temp_root
-from exactsink_files.writer import InFolder, in_use
+from exactsink_files.writer import InFolder, in_use, too_long
 
 __all__ = ["Renames", "SentFiles"]
+
+_LONGEST_NAME = 255  # bytes: HDFS's limit, and most file systems'
 
 
 class Renames(Folders[ObjectPath]):
@@ -31,8 +33,7 @@ class Renames(Folders[ObjectPath]):
         try:
             why = self._tried()
         except OSError as error:
-            fix = "look at the server, its ~/.ssh/known_hosts entry, the user's key and the rights on the folder"
-            yield Finding("error", f"{self.root} can't be used: {error.strerror or error}", fix)
+            yield Finding("error", f"{self.root} can't be used: {error.strerror or error}", self._fs.fix)
             return
         if why:
             yield Finding("error", f"{self.root} can't be used: {why}", "use OpenSSH's server, or another target")
@@ -60,10 +61,9 @@ class Renames(Folders[ObjectPath]):
 
     def _look(self, path: ObjectPath) -> int | None:
         """Return a file's size."""
-        try:
+        with suppress(FileNotFoundError):
             return path.info().size
-        except FileNotFoundError:
-            return None
+        return None
 
     def _differs(self, temp: ObjectPath, found: int, file: VotedFile) -> str:
         return "" if found == file.size else f"{temp} has {found} bytes, {file.size} were voted for"
@@ -83,15 +83,11 @@ class Renames(Folders[ObjectPath]):
 class SentFiles(InFolder[ObjectPath]):
     """A folder of a server."""
 
-    def __init__(self, txn: Txn, root: ObjectPath) -> None:
-        super().__init__(txn, root)
-        self._fs: Any = root.fs
-
     def make(self) -> None:
         """Make the participant's own folder; the one above is the driver's to make, durably."""
         with store_errors(self._folder.url):
             try:
-                self._fs.ftp.mkdir(_path(self._folder))
+                self._folder.fs.mkdir(_path(self._folder), create_parents=False)
             except FileNotFoundError as error:
                 raise Fatal(
                     f"the target can't be written: {self._folder.parent} does not exist",
@@ -99,9 +95,14 @@ class SentFiles(InFolder[ObjectPath]):
                     next="start the job again",
                 ) from error
             except OSError as error:
-                if not self._fs.exists(_path(self._folder)):
+                if not self._folder.exists():
                     raise
                 raise in_use(self._folder) from error
+
+    def open(self, final: str) -> HashedFile:
+        if any(len(name.encode()) > _LONGEST_NAME for name in final.split("/")):
+            raise too_long(self._sink, final, "the server")
+        return super().open(final)
 
     def begin(self, path: ObjectPath) -> HashedFile:
         with store_errors(self.root):
@@ -118,7 +119,7 @@ class _SentFile(HashedFile):
         super().__init__()
         self._path = path
         self._fs: Any = path.fs
-        self._file = self._fs.ftp.open(_path(path), "wx")
+        self._file = self._fs.begin_own(_path(path))
 
     def put(self, view: memoryview) -> None:
         with store_errors(self._path.url):
@@ -146,8 +147,6 @@ def _remove_folder(folder: ObjectPath) -> None:
         with suppress(FileNotFoundError), store_errors(folder.url):
             try:
                 fs.rmdir(folder.url)
-            except FileNotFoundError:
-                raise
             except OSError:
                 if not folder.names():
                     raise

@@ -42,6 +42,8 @@ def open_sftp(url: str) -> ObjectPath:
 class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
     """One connection, made by the first call and again by the first one after it broke. For one thread."""
 
+    fix = "look at the server, its ~/.ssh/known_hosts entry, the user's key and the rights on the folder"
+
     def _connect(self) -> None:
         self._client: SSHClient | None = None
         self._live: SFTPClient | None = None
@@ -99,6 +101,10 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
         with suppress(FileNotFoundError):
             return self.ftp.open(path, "wx")
         self.make_folders(os.path.dirname(path))
+        return self.ftp.open(path, "wx")
+
+    def begin_own(self, path: str) -> SFTPFile:
+        """Begin a new file in a folder that stands."""
         return self.ftp.open(path, "wx")
 
     def seal(self, file: SFTPFile) -> None:

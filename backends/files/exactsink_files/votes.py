@@ -99,7 +99,7 @@ class VotedFiles:
             raise _refused(txn, f"this is sink {ctx.sink} of job {ctx.job}")
         if self.root != str(root) and (in_store or os.path.realpath(self.root) != os.path.realpath(str(root))):
             raise _refused(txn, f"its target is {self.root!r}, and the sink's is {root}")
-        uploads = isinstance(root, ObjectPath) and root.scheme != "sftp"
+        uploads = isinstance(root, ObjectPath) and not root.renames
         if self.folder != f"_exactsink/{txn.id}" + (".uploads" if uploads else ""):
             raise _refused(txn, f"{self.folder!r} is not its folder below {root}")
         own = rf"{re.escape(txn.id)}\.parts/[^/]+" if uploads and root.scheme == "gs" else ".+"  # type: ignore[union-attr]

@@ -12,10 +12,11 @@ from exactsink_files.stores import Store
 from exactsink_files.votes import VotedFiles
 from tests.servers.azurite import Azurite
 from tests.servers.fake_gcs import FakeGcs
+from tests.servers.hdfs import Hdfs
 from tests.servers.s3_proxy import Answer, Ask
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
 
-__all__ = ["AZURE", "GCS", "Cloud", "Counted", "Emulator", "Kind"]
+__all__ = ["AZURE", "GCS", "HDFS", "Cloud", "Counted", "Emulator", "Kind"]
 
 
 class Emulator(Protocol):
@@ -51,6 +52,8 @@ GCS = Kind(
     r"^POST /upload/",
     r"^GET /storage/v1/b/[^/]+/o\?",
 )
+_NAMED = r"^PUT .*op=RENAME.*destination=(?!\S*_exactsink)"
+HDFS = Kind("webhdfs", Hdfs, _NAMED, "^PUT .*op=CREATE", "^PUT .*op=RENAME", "^GET .*op=LISTSTATUS")
 
 
 class Counted:
@@ -118,6 +121,9 @@ class Cloud:
 
     def remove_uploads(self, *votes: Committable) -> None:
         """Take away what waits, as the service does, or a person."""
-        for vote in votes:
-            for file in VotedFiles.load(vote).files:
+        for vote in map(VotedFiles.load, votes):
+            for file in vote.files:
+                if self.aside.renames:
+                    (self.aside / vote.folder / file.temp).unlink(missing_ok=True)
+                    continue
                 self.store.abort(self.store.key(file.final), file.temp)

@@ -8,15 +8,17 @@ from typing import Any
 import pytest
 
 from exactsink.toolkit.storage import ObjectPath
-from tests.integration.clouds.cloud import AZURE, GCS, Cloud, Kind
+from tests.integration.clouds.cloud import AZURE, GCS, HDFS, Cloud, Kind
 from tests.servers.azurite import shared_azurite
 from tests.servers.fake_gcs import ComposeOnce, shared_fake_gcs
+from tests.servers.hdfs import shared_hdfs
 from tests.servers.s3_proxy import cutting_s3
 
-SERVERS = {"azure": (AZURE, shared_azurite), "gcs": (GCS, shared_fake_gcs)}
+SERVERS = {"azure": (AZURE, shared_azurite), "gcs": (GCS, shared_fake_gcs), "hdfs": (HDFS, shared_hdfs)}
+PARAMS = ["azure", "gcs", pytest.param("hdfs", marks=pytest.mark.proof)]
 
 
-@pytest.fixture(scope="module", params=SERVERS)
+@pytest.fixture(scope="module", params=PARAMS)
 def emulator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kind, Any]]:
     kind, shared = SERVERS[request.param]
     with shared(tmp_path_factory.getbasetemp()) as server:
@@ -36,4 +38,6 @@ def cloud(emulator: tuple[Kind, Any], monkeypatch: pytest.MonkeyPatch) -> Iterat
             monkeypatch.setenv(name, value)
         if kind is GCS:
             proxy.set(ComposeOnce(server.port))
+        if kind is HDFS:  # whose address is in the URL
+            url = url.replace(f":{server.port}/", f":{proxy.port}/")
         yield Cloud(kind, url, server, proxy, aside)

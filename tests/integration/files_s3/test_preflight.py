@@ -20,11 +20,6 @@ from tests.servers.s3_proxy import COMPLETE, ForgetsUploads, S3Proxy, Trap
 from tests.unit.files_sink import DAYS, EPOCH, SCHEMA, files
 
 
-def test_preflight_tries_the_store_and_leaves_nothing(lake: Lake) -> None:
-    assert lake.sink().check() == []
-    assert (lake.names(), lake.uploads()) == ([], 0)
-
-
 @pytest.mark.parametrize(
     ("given", "message", "fix"),
     [
@@ -50,20 +45,17 @@ def test_preflight_says_what_to_do(
     assert SECRET not in found.message
 
 
+SIX_DAYS = {"Status": "Enabled", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}
+
+
 @pytest.mark.parametrize(
     ("rules", "severity"),
     [
         ([], None),
         ([{"Status": "Enabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 7}}], None),
         ([{"Status": "Disabled", "Filter": {}, "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}], None),
-        (
-            [{"Status": "Enabled", "Prefix": "other/", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 1}}],
-            None,
-        ),
-        (
-            [{"Status": "Enabled", "Prefix": "la", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}],
-            "error",
-        ),
+        ([SIX_DAYS | {"Prefix": "other/"}], None),
+        ([SIX_DAYS | {"Prefix": "la"}], "error"),
         (PermissionError(13, "Access Denied"), "warning"),
     ],
 )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +16,10 @@ from exactsink.toolkit.storage import ObjectPath, file_sha256
 from exactsink_files import stores, upload_files
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
-from exactsink_files.snapshots import snapshot
 from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, VotedFiles
 from tests.integration.files_s3.lake import Lake
-from tests.servers.s3 import KIND, SECRET
+from tests.servers.s3 import KIND
 from tests.servers.s3_proxy import (
     ABORT,
     COMPLETE,
@@ -32,10 +29,9 @@ from tests.servers.s3_proxy import (
     ForgetsUploads,
     ListsWholeKeys,
     S3Proxy,
-    SlowDown,
     Trap,
 )
-from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, TEXT, Files, lines, rows
+from tests.unit.files_sink import DAYS, EPOCH, LINES, TEXT, Files, lines, rows
 
 STANDS = {Committed, AlreadyCommitted}
 
@@ -46,29 +42,6 @@ def kinds(outcomes: Sequence[Outcome]) -> list[type]:
 
 def swept(sink: Files) -> None:
     sink.abort(*sink.listed())
-
-
-def test_nothing_shows_before_the_commit_and_all_of_it_after(lake: Lake) -> None:
-    sink, voted = lake.two_files(participants=2)
-    assert (lake.visible(), lake.uploads()) == ({}, 4)
-    assert sorted(participant.ref for participant in sink.listed()) == [sink.id(0), sink.id(1)]
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
-    names = [f"day={day}/{sink.id(n)}{number}.csv" for day, number in ((1, ""), (2, ".1")) for n in (0, 1)]
-    assert sorted(lake.visible()) == names
-    assert lake.lines() == ["0", "0", "1", "1"]
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted, AlreadyCommitted]
-    assert lake.is_clean()
-    assert sink.listed() == []
-    assert SECRET not in "".join(vote.payload.decode() for vote in voted)
-
-
-def test_an_empty_participant_leaves_nothing(lake: Lake) -> None:
-    sink = lake.sink()
-    writer = sink.begin(SCHEMA.empty_table())
-    voted = writer.pre_commit()
-    assert (lake.names(), lake.uploads()) == ([], 0)
-    assert kinds(sink.commit(EPOCH, [voted])) == [AlreadyCommitted]
-    assert lake.visible() == {}
 
 
 def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,15 +75,6 @@ def test_writers_list_their_uploads_before_they_send(lake: Lake) -> None:
     assert lake.is_clean()
 
 
-def test_an_attempt_that_is_dropped_leaves_nothing(lake: Lake) -> None:
-    sink = lake.sink(target_file_size="1 B", **TEXT)
-    writer = sink.begin(lines("a"))
-    for line in "abc":
-        writer.write(lines(line).to_batches()[0])
-    writer.abort()
-    assert (lake.is_clean(), lake.visible()) == (True, {})
-
-
 def test_a_sweep_takes_what_no_list_has_and_nobody_elses(lake: Lake, proxy: S3Proxy) -> None:
     others = [lake.sink("other"), lake.sink("job", "other"), lake.sink("job-sink")]
     kept = [sink.vote(rows((1, "a"))) for sink in others]
@@ -141,6 +105,25 @@ def test_a_server_that_lists_whole_keys_only_is_swept_by_our_own_list(
         swept(sink)
     assert hides.sprung.is_set() or KIND == "minio"  # which hides them itself
     assert (lake.is_clean(), len(lake.visible())) == (True, 2)
+
+
+class NoListOfNone(ListsWholeKeys):
+    """Answers NoSuchUpload to a listing of unfinished uploads where there is none, as `rclone serve s3` does."""
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        given = ask()
+        if given is None or b"<Upload>" in given.body:
+            return given
+        self.sprung.set()
+        return Answer.error(404, "NoSuchUpload")
+
+
+def test_no_such_upload_is_an_empty_listing_of_uploads(lake: Lake, proxy: S3Proxy) -> None:
+    empty = proxy.set(NoListOfNone())
+    assert (lake.sink().check(), list(lake.sink().listed()), empty.sprung.is_set()) == ([], [], True)
+    sink, voted = lake.two_files()
+    swept(sink)
+    assert (kinds(sink.commit_marked(EPOCH, voted)), ObjectPath.of(lake.url).uploads()) == ([Lost], [])
 
 
 def test_a_writer_that_was_swept_can_not_vote(lake: Lake) -> None:
@@ -234,16 +217,6 @@ def test_a_manifest_whose_answer_is_cut_is_read_again_and_never_called_damaged(
         sink.commit_marked(EPOCH, voted)
 
 
-def test_a_listing_that_is_empty_shows_no_empty_target(lake: Lake, proxy: S3Proxy) -> None:
-    sink, voted = lake.two_files()
-    sink.commit_marked(EPOCH, voted)
-    assert len(snapshot(lake.url).files) == 2
-    proxy.set(Cuts("list-type=2"))
-    for listed in (snapshot, lambda path: lake.sink(endpoint_url=proxy.endpoint).listed()):
-        with pytest.raises((OSError, Retryable), match="list_objects_v2 was cut without IsTruncated and Name"):
-            listed(ObjectPath.of(lake.url, endpoint_url=proxy.endpoint))
-
-
 @pytest.mark.parametrize(
     ("pattern", "call"),
     [
@@ -269,13 +242,6 @@ def test_no_answer_that_is_cut_is_believed(
     with pytest.raises(OSError, match="was cut"):
         call(own, own.key("a"), upload)
     assert cut.sprung.is_set()
-
-
-def test_a_store_that_slows_down_is_asked_again(lake: Lake, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = proxy.set(SlowDown(COMPLETE, 2))
-    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed]
-    assert slow.sprung.is_set()
 
 
 @pytest.mark.parametrize("code", ["InternalError", "SlowDown", "ConditionalRequestConflict"])
@@ -314,48 +280,6 @@ def test_a_store_without_conditions_on_complete_is_asked_without(lake: Lake, mon
     )
     assert kinds(sink.end(*voted)) == [Committed]
     assert lake.lines() == ["0", "0"]
-
-
-def test_an_upload_that_somebody_removed_is_lost_before_the_commit_has_begun(lake: Lake) -> None:
-    sink, voted = lake.two_files(participants=2)
-    lake.remove_uploads(voted[1])
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Lost]
-    assert lake.lines() == ["0", "0"]
-    assert lake.is_clean()
-
-
-def test_a_part_of_a_participant_that_is_lost_takes_the_rest_with_it(lake: Lake) -> None:
-    sink, voted = lake.two_files()
-    first = VotedFiles.load(voted[0]).files[0]
-    lake.s3.abort(lake.s3.key(first.final), first.temp)
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [Lost]
-    assert (lake.visible(), lake.is_clean()) == ({}, True)
-
-
-def test_what_may_have_been_seen_is_unknown(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commit had begun, and both upload and object are gone: somebody may have moved a file that had its name."""
-    sink, voted = lake.two_files()
-    with monkeypatch.context() as patch:
-        patch.setattr(Calls, "complete", _refusing("InternalError"))
-        with pytest.raises(Retryable):
-            sink.commit_marked(EPOCH, voted)
-    lake.remove_uploads(*voted)
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [Unknown]
-    assert lake.records() != []  # evidence
-
-
-def test_without_a_mark_that_the_journal_knows_nothing_is_lost(lake: Lake) -> None:
-    sink, voted = lake.two_files()
-    lake.remove_uploads(*voted)
-    assert kinds(sink.commit(EPOCH, voted)) == [Unknown]
-
-
-def test_a_final_file_that_a_reader_moved_away_was_committed(lake: Lake) -> None:
-    sink, voted = lake.two_files()
-    sink.commit_marked(EPOCH, voted)
-    lake.s3.delete([lake.s3.key(name) for name in lake.visible()])
-    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted]
-    assert lake.visible() == {}
 
 
 @pytest.mark.parametrize("upload", ["stands", "is gone"])
@@ -400,21 +324,6 @@ def test_a_vote_that_does_not_list_all_parts_is_not_committed(
         assert listed or not any(name.endswith(".manifest") for name in lake.names())
 
 
-def test_two_committers_at_once_and_a_late_one(lake: Lake) -> None:
-    sink, voted = lake.two_files(participants=5)
-    together = threading.Barrier(2)
-
-    def commit() -> list[Outcome]:
-        together.wait()
-        return sink.commit_marked(EPOCH, voted)
-
-    with ThreadPoolExecutor(2) as pool:
-        ends = [future.result() for future in [pool.submit(commit), pool.submit(commit)]]
-    assert {kind for outcomes in ends for kind in kinds(outcomes)} <= STANDS
-    assert lake.lines() == sorted(f"{n}" for n in range(5) for _ in range(2))
-    assert (kinds(sink.commit(EPOCH, voted)), lake.is_clean()) == ([AlreadyCommitted] * 5, True)
-
-
 def test_a_committer_that_another_overtakes_inside_finds_the_objects(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -430,14 +339,6 @@ def test_a_committer_that_another_overtakes_inside_finds_the_objects(
     monkeypatch.setattr(Calls, "complete", overtaken)
     assert set(kinds(sink.commit_marked(EPOCH, voted))) <= STANDS
     assert lake.lines() == ["0", "0", "1", "1"]
-
-
-def test_an_abort_that_was_done_and_whose_answer_was_lost(lake: Lake, proxy: S3Proxy) -> None:
-    sink, _ = lake.two_files(endpoint_url=proxy.endpoint)
-    cut = proxy.set(Trap(ABORT))
-    swept(sink)
-    assert cut.sprung.is_set()
-    assert lake.is_clean()
 
 
 def test_a_file_name_that_no_key_can_be_is_refused(lake: Lake) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from fsspec.implementations.memory import MemoryFileSystem
 from pydantic import SecretStr
 
 from exactsink.cli.opened import Opened
@@ -21,7 +20,7 @@ from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.records import Decide, DecidedSink
 from exactsink.testing import Session
-from exactsink.toolkit.storage import ObjectPath, store_findings
+from exactsink.toolkit.storage import ObjectPath
 from tests.servers.s3 import S3
 from tests.unit.conftest import Ended
 from tests.unit.conftest import command as command  # the fixture
@@ -126,11 +125,6 @@ def test_the_journals_place_is_tried_by_preflight(
     assert (place / "chk.exactsink").names() == []
     assert list(replace(history, journal_url=SecretStr("sqlite:///j.db")).check()) == []
     assert list(replace(history, folder=tmp_path).check()) == []
-
-
-def test_a_store_that_is_not_proven_here_is_named() -> None:
-    [error] = store_findings(ObjectPath("memory://x", MemoryFileSystem()), "the journal", "a way out")
-    assert (error.severity, error.fix) == ("error", "a way out")
 
 
 def test_no_secret_is_kept(job: str, place: ObjectPath, s3: S3) -> None:

@@ -14,7 +14,7 @@ from exactsink.toolkit.storage import ObjectPath, store_findings
 from exactsink.toolkit.storage.object_file import ObjectFile
 from tests.integration.s3.calls import RIGHTS, Calls
 from tests.unit.test_idempotent import Keyed, keyed
-from tests.unit.upsert_sink import SCHEMA, Sink, upsert
+from tests.unit.upsert_sink import Sink, upsert
 
 WIDE = pa.schema([("id", pa.int64()), ("v", pa.string())])
 
@@ -150,9 +150,3 @@ def test_the_marks_of_a_store_with_keys_stand_beside_its_staged_rows(keys: Keyed
     assert (keys.rows(), keys.puts()) == ({"1": "A", "2": "b"}, {"1": 2, "2": 1})
     assert place.names() == ["orders.keyed.e1.applied"]
     assert keys.mark() == Mark("L1", 1, frozenset({"aa"}), None)
-
-
-def test_a_store_that_overwrites_is_refused_for_staged_rows(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ObjectPath, "create", lambda path, data: path.replace(data) is None)
-    [finding] = sink.check(SCHEMA)
-    assert (finding.severity, "overwrites" in finding.message) == ("error", True)

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from exactsink.toolkit.storage.object_errors import store_code
+
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
@@ -125,9 +127,17 @@ def info_of(found: dict[str, Any]) -> ObjectInfo:
 
 
 def s3_pages(call: Callable[..., dict[str, Any]], method: str, **asked: Any) -> Iterator[dict[str, Any]]:
-    """List from S3 page by page until the list is complete. `NextMarker` of a page is the `Marker` of the next."""
+    """List from S3 page by page until the list is complete. `NextMarker` of a page is the `Marker` of the next.
+
+    If no upload is unfinished, `rclone serve s3` answers a listing of uploads with NoSuchUpload: the list is empty.
+    """
     while True:
-        page = call(method, **asked)
+        try:
+            page = call(method, **asked)
+        except FileNotFoundError as error:
+            if (method, store_code(error)) != ("list_multipart_uploads", "NoSuchUpload") or "KeyMarker" in asked:
+                raise
+            page = {}
         yield page
         if not page.get("IsTruncated"):
             return

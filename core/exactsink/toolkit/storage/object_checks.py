@@ -11,7 +11,7 @@ from exactsink.toolkit.storage.objects import ObjectPath
 
 __all__ = ["refused_store", "store_findings"]
 
-_PROVEN = frozenset({"s3", "abfs", "gs"})
+_PROVEN = frozenset({"s3", "abfs", "gs", "webhdfs"})
 
 
 def refused_store(scheme: str) -> str:

@@ -36,6 +36,7 @@ _INSTALL = {
     "s3": "pip install 'exactsink[s3]'",
     "abfs": "pip install 'exactsink[azure]'",
     "gs": "pip install 'exactsink[gcs]'",
+    "webhdfs": "pip install 'exactsink[hdfs]'",
 }
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
 _CONDITIONS = "use a store with conditional writes (If-None-Match), for example AWS S3, MinIO or versitygw"
@@ -85,6 +86,11 @@ class ObjectPath:
     def scheme(self) -> str:
         """fsspec's name for this kind of store."""
         return object_scheme(self.url)
+
+    @property
+    def renames(self) -> bool:
+        """Whether files get their names by a rename here, as in a local folder."""
+        return hasattr(self.fs, "give_name")
 
     @property
     def name(self) -> str:
@@ -235,6 +241,10 @@ def _kind(scheme: str) -> Any:
         from exactsink.toolkit.storage.gcs_files import GcsFiles
 
         return GcsFiles
+    if scheme == "webhdfs":
+        from exactsink.toolkit.storage.hdfs_files import HdfsFiles
+
+        return HdfsFiles
     from fsspec import get_filesystem_class
 
     return get_filesystem_class(scheme)
