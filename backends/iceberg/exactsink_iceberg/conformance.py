@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import SecretStr
 
 from exactsink.contract import Backend, Committable
-from exactsink.testing import ConformanceTarget
-from exactsink.testing.target import ROWS
+from exactsink.testing import ROWS, ConformanceTarget
 from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, make_folder
 from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
 from exactsink_iceberg.durable_io import path_at

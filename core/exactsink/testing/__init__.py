@@ -16,12 +16,13 @@ from exactsink.testing.recording import record, recorded
 from exactsink.testing.runner import SCENARIOS, Result, Runner
 from exactsink.testing.scenario import ScenarioReport, run_scenario
 from exactsink.testing.session import Session
-from exactsink.testing.target import ConformanceTarget
+from exactsink.testing.target import ROWS, ConformanceTarget
 
 if TYPE_CHECKING:
     from exactsink.testing.suite import ConformanceSuite
 
 __all__ = [
+    "ROWS",
     "SCENARIOS",
     "ConformanceSuite",
     "ConformanceTarget",
