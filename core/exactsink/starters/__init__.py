@@ -1,1 +1,1 @@
-"""What `exactsink init` writes: jobs by their source and targets, and packages of backends by their road."""
+"""Write the files of `exactsink init`: jobs by source and targets, and plugin packages by road."""

@@ -28,7 +28,7 @@ ROADS: Mapping[str, tuple[str, str]] = MappingProxyType(
 
 
 def write_plugin(folder: str, name: str, road: str) -> None:
-    """Write a plugin's project into a folder. Raises ConfigError when a file stands there already, or for the name."""
+    """Write a plugin's project into a folder. Raises ConfigError if a file exists there, or for a wrong name."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(
             f"{name!r} can't be a backend's name",

@@ -1,4 +1,4 @@
-"""Look at a job while it runs, without a server for metrics. Only `recent` runs in the driver; all else only reads.
+"""Look at a job while it runs, without a metrics server. `recent` runs in the driver; the other modules only read.
 
-`recent` keeps the last hours beside the journal, `seen` is one look, `terminal` and `web` show it.
+`recent` keeps the last hours beside the journal, `seen` queries the job once, `terminal` and `web` show the result.
 """

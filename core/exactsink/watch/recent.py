@@ -1,4 +1,4 @@
-"""What a job did in the last hours: `recent.json` beside its journal, kept by the driver. Advisory, decides nothing."""
+"""A job's work of the last hours: the driver writes `recent.json` beside the journal, and decides nothing by it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from exactsink.toolkit.storage import ObjectPath, replace_whole, storage_errors
 __all__ = ["Period", "Recent", "recent_periods"]
 
 _PERIODS, _PERIOD_SECONDS = 720, 30.0
-"""Six hours of a job whose epochs never pause; of one with pauses, more."""
+"""Six hours if epochs follow without a pause; more if the job pauses."""
 _WRITE_SECONDS, _REQUEST_SECONDS = 2.0, 15.0
-"""How often the file is replaced at most: on a disk, and in an object store, where each time is a request."""
+"""The least seconds between two writes of the file: on a disk, and in an object store, where a write is a request."""
 
 
 @dataclass(slots=True)
 class Period:
-    """Epochs that were completed one after the other: from when to when (Unix seconds), and what they took."""
+    """Epochs that were completed one after the other: begin and end (Unix seconds), and the seconds of their phases."""
 
     began: float
     ended: float
@@ -39,11 +39,11 @@ class Period:
 
     @property
     def rows_a_second(self) -> float:
-        """The rows of all sinks a second."""
+        """Rows per second, of all sinks together."""
         return sum(self.rows.values()) / max(self.ended - self.began, 0.001)
 
     def add(self, line: Line, now: float, behind: Mapping[str, float]) -> None:
-        """Add the epochs of a line that is written now."""
+        """Add the epochs of a log line that is written now."""
         self.ended, self.epoch, self.behind = now, line.epoch, dict(behind)
         self.epochs, self.seconds = self.epochs + line.epochs, round(self.seconds + line.seconds, 3)
         self.rows = dict(Counter(self.rows) + line.rows)
@@ -52,7 +52,7 @@ class Period:
 
 
 class Recent:
-    """Receive a stream's events, keep its periods. The file is written whole, at times; a failed write is repeated."""
+    """Receive a stream's events, keep its periods. Writes the whole file from time to time, again after a failure."""
 
     def __init__(self, history: JobHistory) -> None:
         self._history = history
@@ -91,7 +91,7 @@ class Recent:
 
 
 def recent_periods(history: JobHistory) -> Sequence[Period]:
-    """Return what a driver kept last, oldest first; nothing of another release's. Raises Retryable or Fatal."""
+    """Return the periods of the file, oldest first; none from another release. Raises Retryable or Fatal."""
     with storage_errors(history.folder, f"the job's last hours in {history.folder} can't be read"):
         try:
             kept: list[dict[str, Any]] = json.loads((history.folder / "recent.json").read_text())

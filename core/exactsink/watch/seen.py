@@ -1,4 +1,4 @@
-"""One look at a job: journal, state, sinks and the last hours, as values that JSON has."""
+"""A job's present state as JSON values: journal, state file, sinks and the last hours."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Seen", "SinkSeen", "Watched"]
 
 @dataclass(frozen=True, slots=True)
 class SinkSeen:
-    """A sink: of its last decided epoch the rows, and how many participants are `in_doubt`, that is not proven."""
+    """A sink: the rows of its last decided epoch, and how many of its participants are not proven (`in_doubt`)."""
 
     name: str
     backend: str
@@ -35,7 +35,7 @@ class SinkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job at one moment; `problem` says what could not be read, or what a person has to do."""
+    """A job at one moment; `problem` names a store that could not be read, or a person's next step."""
 
     job: str
     at: float
@@ -50,19 +50,19 @@ class Seen:
 
     @property
     def rows_a_second(self) -> float:
-        """The rows of all sinks a second, over the last period."""
+        """Rows per second, of all sinks together, in the last period."""
         return self.periods[-1].rows_a_second if self.periods else 0.0
 
 
 class Watched:
-    """A job that is looked at again and again: each look reads, and changes nothing."""
+    """A job that is queried repeatedly. A query changes nothing."""
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], operator: Operator) -> None:
         self._history, self._sinks, self._operator = history, sinks, operator
         self._last = Seen(history.job, time.time())
 
     def look(self) -> Seen:
-        """Return the job as it is now. What can't be read is said in `problem`, and the rest is the look's before."""
+        """Return the job as it is now. If a store can't be read, `problem` says so, and its values are the previous."""
         try:
             self._last = self._looked()
         except ExactsinkError as error:

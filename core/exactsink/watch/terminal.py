@@ -1,4 +1,4 @@
-"""A job's look as a table on a terminal: by rich, again and again; once where the output is no terminal."""
+"""Show a job's state as a table, by rich: repeatedly on a terminal, once if the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GOOD = ("proven", "at work", "no start yet")
 
 
 def watch_terminal(look: Callable[[], Seen], every: float) -> None:
-    """Show look after look until Ctrl-C; a single one where the output is no terminal."""
+    """Show the state again and again until Ctrl-C; once if the output is not a terminal."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console.print(shown(look()))
@@ -33,7 +33,7 @@ def watch_terminal(look: Callable[[], Seen], every: float) -> None:
 
 
 def shown(seen: Seen) -> Group:
-    """Return a look as rich prints it. No text of a store is taken for markup."""
+    """Return a state as rich prints it. Text of a store is never read as markup."""
     style = "green" if seen.state in _GOOD else "bold red"
     head = Text.assemble((seen.job, "bold"), "  ", (seen.state, style), f"  {datetime.fromtimestamp(seen.at):%H:%M:%S}")
     lines = [head, Text(f"driver: {seen.driver or 'none'}; {seen.heartbeat}")]

@@ -14,7 +14,7 @@ __all__ = ["watch_job"]
 
 
 def watch_job(look: Callable[[], Seen], web: str | None, every: float) -> None:
-    """Show look after look, each at least `every` seconds after the other. Raises ConfigError before the first."""
+    """Show the state every `every` seconds, or later. Raises ConfigError before the first."""
     with suppress(KeyboardInterrupt):
         if web is None:
             _on_terminal(look, every)

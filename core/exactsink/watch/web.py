@@ -1,4 +1,4 @@
-"""A job's look as a page: a small server that only reads, on this machine unless another address is given."""
+"""Serve a job's state as a web page: a small server that only reads, for this machine unless an address is given."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEADERS = {
 
 
 def place_of(text: str) -> tuple[str, int]:
-    """Return host and port of `PORT` or `HOST:PORT`; without a host, this machine alone. Raises ConfigError."""
+    """Return host and port of `PORT` or `HOST:PORT`. Without a host: this machine only. Raises ConfigError."""
     host, _, port = text.rpartition(":")
     if not (port.isdecimal() and port.isascii() and int(port) < 65536):
         raise ConfigError(
@@ -35,7 +35,7 @@ def place_of(text: str) -> tuple[str, int]:
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves `/` and `/seen.json`. However many browsers there are, the job is looked at once in `every` seconds.
+    """Serves `/` and `/seen.json`. Queries the job once in `every` seconds, however many browsers there are.
 
     Bound to this machine it answers only requests for this machine's names: no page of another site can read it.
     """
@@ -57,7 +57,7 @@ class PageServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser finds the page."""
+        """The page's address."""
         return f"http://{self.server_address[0]!s}:{self.server_address[1]}/"
 
     def answers_to(self, host: str) -> bool:
@@ -67,7 +67,7 @@ class PageServer(ThreadingHTTPServer):
         return not ipaddress.ip_address(own).is_loopback or name in ("localhost", own)
 
     def seen(self) -> bytes:
-        """Return the look of this moment as JSON; it is at most `every` seconds old."""
+        """Return the state as JSON; it is at most `every` seconds old."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._body = json.dumps(asdict(self._look())).encode()
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self.server.answers_to(self.headers.get("Host", "")):
-            self._answer(403, "text/plain", b"ask for localhost, or bind to the name that you use\n")
+            self._answer(403, "text/plain", b"open localhost, or bind to the name that you use\n")
         elif self.path == "/":
             self._answer(200, "text/html; charset=utf-8", self.server.page)
         elif self.path == "/seen.json":
@@ -96,4 +96,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: a page that asks every few seconds would fill the terminal."""
+        """Log nothing: a page that sends a request every few seconds would fill the terminal."""
