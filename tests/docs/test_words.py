@@ -31,7 +31,7 @@ HABITS = {
 HELD = {
     "what, as a noun": 5,
     "stand, for exist": 0,
-    "ask, for query, check or call": 2,
+    "ask, for query, check or call": 1,
     "hear, for poll": 0,
     "one that, those that": 0,
     "of which, of whom, whose": 8,

@@ -88,7 +88,7 @@ def test_explain_says_whose_why_and_what_comes_next(job: Job, command: Command, 
     foreign = job.vote(FOREIGN, 0, 3)
     decided, undecided, other = (explain(command, job, v) for v in (votes[0], votes[2], foreign))
     assert "begun by driver host:17 (generation 1, token" in decided["whose"]
-    assert "2 participants with 6 rows here, 3 in this one" in decided["decision"]
+    assert "rows in this sink: 6 (participants: 2), here: 3" in decided["decision"]
     assert decided["next"] == f"exactsink recover {job.file} --sink lake --yes"
     assert "none of this journal names it: it was begun for epoch 0; epoch 0 was decided last" in undecided["decision"]
     assert undecided["next"].startswith(f"exactsink recover {job.file} --ref ")

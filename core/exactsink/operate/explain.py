@@ -64,7 +64,7 @@ def _decision(doubt: Doubt, whole: Log) -> str:
         return f"none of this journal names it: {of}{last}"
     count, rows = len(decision.committables(doubt.sink)), decision.rows[doubt.sink]
     entries = ", ".join(map(str, decision.seqs))
-    return f"{last} (journal entry {entries}): {count} participants with {rows} rows here, {doubt.rows} in this one"
+    return f"{last} (journal entry {entries}); rows in this sink: {rows} (participants: {count}), here: {doubt.rows}"
 
 
 def _since(doubt: Doubt) -> str:
@@ -108,7 +108,7 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     resolve = commands.of("indoubt resolve")
     resolve += f" --epoch {doubt.epoch} --sink {doubt.sink} --ref {doubt.short} --reason 'TEXT' --as {{}}"
     if doubt.state == "prepared":
-        yield "safe", "to commit it, also again: every sink gets what was decided, some may show theirs already"
+        yield "safe", "to commit it, any number of times: every sink gets its decided rows, some may show them already"
         yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
         yield "next", f"{commands.of('recover')} --sink {doubt.sink} --yes"
     elif doubt.state == "lost":
