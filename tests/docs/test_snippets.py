@@ -156,7 +156,7 @@ def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.Mo
     assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "what is not pushed"
     git("update-ref", "refs/remotes/origin/main", "HEAD")
     git("switch", "main")
-    git("merge", "--no-ff", "branch")
+    git("merge", "--no-edit", "--no-ff", "branch")
     git("update-ref", "refs/remotes/origin/main", "HEAD")
     assert touched(tmp_path) == {"first.md", "fourth.md", "fifth.md", "new.md"}, "a merge, in a fresh clone"
     monkeypatch.setenv("EXACTSINK_TESTS_SINCE", "HEAD~2")
