@@ -154,7 +154,6 @@ def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.Mo
     git("update-ref", "refs/remotes/origin/main", "HEAD^")
     (tmp_path / "first.md").write_text("edited\n")
     assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "what is not pushed"
-    git("update-ref", "refs/remotes/origin/main", "HEAD")
     git("switch", "main")
     git("merge", "--no-edit", "--no-ff", "branch")
     git("update-ref", "refs/remotes/origin/main", "HEAD")
