@@ -26,11 +26,10 @@ from tests.servers.s3 import S3
 Rows = Callable[[], list[tuple[object, ...]]]
 Place = tuple[Mapping[str, str], Rows]
 WANTED = [(1, "ada", 12.5), (2, "grace", 7.25)]
-_MARKS = {"s3": pytest.mark.proof}  # it starts a JVM; what S3 does to a job is tests/e2e/test_object_store.py
 SELECT = "SELECT id, customer, amount FROM orders"
 
 
-@pytest.mark.parametrize("target", [pytest.param(name, marks=_MARKS.get(name, ())) for name in TARGETS])
+@pytest.mark.parametrize("target", [pytest.param(name, marks=[pytest.mark.proof] * (name == "s3")) for name in TARGETS])
 def test_each_target_beside_an_upsert_holds_the_rows_of_the_source(
     target: str, tmp_path: Path, drivers: Drivers, jvm: WarmJvm, request: pytest.FixtureRequest
 ) -> None:

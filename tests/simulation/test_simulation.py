@@ -33,6 +33,7 @@ SAMPLED = (
     changes.rebased,
 )
 SAMPLE = 31
+"""`make test` plays so many times fewer of their schedules: a prime, so that a sample meets all kinds of calls."""
 FAMILIES = (
     *SAMPLED,
     schedules.single_faults,
