@@ -213,7 +213,7 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
     there permanently and never see the committed rows. The end is decided and can't change.
     Raises Retryable where the coordinator's word is another one, or our user may not write markers.
     """
-    for one in _missing(wire, ended, seen):
+    for one in _missing(wire, ended, fixes, seen):
         decided = _decided(wire, one, fixes)
         code = wire.mark(decided, one.place, one.writer.coordinator_epoch, commit=one.ended.commit)
         if code:
@@ -223,7 +223,7 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
         _LOG.warning("%s: the marker of its end was missing: it is written now", one)
 
 
-def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Missing]:
+def _missing(wire: Wire, ended: Sequence[Ended], fixes: Remedies, seen: Writers) -> Sequence[_Missing]:
     """Find where they are still open when markers are overdue. Raises Retryable for a partition that has no leader.
 
     Not for one of Kafka's own topic, which the sink's user need not be allowed to read.
@@ -243,10 +243,10 @@ def _missing(wire: Wire, ended: Sequence[Ended], seen: Writers) -> Sequence[_Mis
         if not left and not silent:
             break
     there = wire.topics({topic for topic, _ in silent})
-    for topic, number in sorted(silent):
-        if topic in there and number in there[topic].partitions:
-            what, fix = f"{topic}-{number} may lack the end of a transaction", "start the brokers, then the job again"
-            raise Retryable(what, why="its leader does not answer, and a broker that was killed may owe it", next=fix)
+    for topic, number in sorted(one for one in silent if one[0] in there and one[1] in there[one[0]].partitions):
+        what = f"{topic}-{number} may lack the end of a transaction"
+        fix = f"start the brokers that this shows: {fixes.show_partitions('unavailable', '--topic', topic)}"
+        raise Retryable(what, why="no leader of it answers", next=fix)
     return left
 
 
