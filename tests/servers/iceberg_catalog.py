@@ -1,6 +1,6 @@
 """Iceberg's own REST catalog of its tests, over SQLite and local files: it keeps all in its folder through a crash.
 
-Its jars come from Maven (26 MB, once per machine), and a compiler for the few lines that start it.
+Its jars come from Maven (35 MB, once per machine), and a compiler for the few lines that start it.
 """
 
 from __future__ import annotations

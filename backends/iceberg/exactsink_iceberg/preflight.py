@@ -120,9 +120,9 @@ def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[
 
 def plain(kind: pa.DataType) -> pa.DataType:
     """Return a type as Iceberg has it: it knows one text, one list, and whole numbers of 32 and of 64 bits."""
-    if pa.types.is_large_string(kind):
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind):
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_int8(kind) or pa.types.is_int16(kind):
         return pa.int32()

@@ -223,8 +223,8 @@ def test_rows_of_every_type_and_partition_come_back(
     columns = [
         ("id", pa.int64()), ("at", pa.timestamp("us", "Europe/Berlin")), ("plain", pa.timestamp("us")),
         ("price", pa.decimal128(9, 2)), ("many", pa.list_(pa.struct([("x", pa.timestamp("us", "UTC"))]))),
-        ("named", pa.map_(pa.string(), pa.int32())), ("raw", pa.binary()), ("share", pa.float32()),
-        ("text", pa.large_string()), ("day", pa.date32()), ("ok", pa.bool_()),
+        ("named", pa.map_(pa.string(), pa.int32())), ("raw", pa.binary_view()), ("share", pa.float32()),
+        ("text", pa.string_view()), ("day", pa.date32()), ("ok", pa.bool_()),
     ]  # fmt: skip
     row = {
         "id": 1, "at": moment, "plain": moment.replace(tzinfo=None), "price": Decimal("1.50"), "many": [{"x": moment}],
