@@ -13,10 +13,11 @@ from exactsink_files.votes import VotedFiles
 from tests.servers.azurite import Azurite
 from tests.servers.fake_gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
-from tests.servers.s3_proxy import Answer, Ask
+from tests.servers.s3 import S3 as S3Server
+from tests.servers.s3_proxy import COMPLETE, Answer, Ask
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
 
-__all__ = ["AZURE", "GCS", "HDFS", "Cloud", "Counted", "Emulator", "Kind"]
+__all__ = ["AZURE", "GCS", "HDFS", "S3", "Cloud", "Counted", "Emulator", "Kind"]
 
 
 class Emulator(Protocol):
@@ -52,6 +53,7 @@ GCS = Kind(
     r"^POST /upload/",
     r"^GET /storage/v1/b/[^/]+/o\?",
 )
+S3 = Kind("s3", S3Server, COMPLETE, r"^PUT .*partNumber=", r"^PUT [^?]*$", r"^GET .*list-type=2")
 _NAMED = r"^PUT .*op=RENAME.*destination=(?!\S*_exactsink)"
 HDFS = Kind("webhdfs", Hdfs, _NAMED, "^PUT .*op=CREATE", "^PUT .*op=RENAME", "^GET .*op=LISTSTATUS")
 

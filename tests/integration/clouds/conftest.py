@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from exactsink.toolkit.storage import ObjectPath
-from tests.integration.clouds.cloud import AZURE, GCS, HDFS, Cloud, Kind
+from tests.integration.clouds.cloud import AZURE, GCS, HDFS, S3, Cloud, Kind
 from tests.servers.azurite import shared_azurite
 from tests.servers.fake_gcs import ComposeOnce, shared_fake_gcs
 from tests.servers.hdfs import shared_hdfs
+from tests.servers.s3 import shared_s3
 from tests.servers.s3_proxy import cutting_s3
 
 SERVERS = {"azure": (AZURE, shared_azurite), "gcs": (GCS, shared_fake_gcs), "hdfs": (HDFS, shared_hdfs)}
-PARAMS = ["azure", "gcs", pytest.param("hdfs", marks=pytest.mark.proof)]
+SERVERS["s3"] = S3, shared_s3
+PARAMS = ["azure", "gcs", "s3", pytest.param("hdfs", marks=pytest.mark.proof)]
 
 
 @pytest.fixture(scope="module", params=PARAMS)
