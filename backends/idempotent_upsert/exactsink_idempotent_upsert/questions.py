@@ -252,7 +252,7 @@ class SchemaQuestions(TableQuestions):
             if table.deletes:
                 yield self.late(f"{message} a delete", f"delete from {child} first, as a cascade goes unseen")
             if moved := sorted({one.lower() for one in changed} & {one.lower() for one in columns}):
-                fix = f"leave {', '.join(moved)} out of what is set (update_columns)"
+                fix = f"leave {', '.join(moved)} out of update_columns"
                 yield self.late(f"{message} a change of {', '.join(moved)}", fix)
 
     def late(self, message: str, fix: str) -> Finding:

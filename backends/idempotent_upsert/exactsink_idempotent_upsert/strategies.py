@@ -304,7 +304,7 @@ def _refs(committables: Sequence[Committable]) -> Sequence[str]:
 
 
 def _ticket(given: str, database: Database, schema: pa.Schema) -> bytes:
-    with database.explained("read what the table takes"):
+    with database.explained("read the columns of the table"):
         return Ticket(given, database.limits(schema), database.form(schema)).dumped()
 
 

@@ -208,7 +208,7 @@ class PostgresQuestions(Questions):
             if not key["own"] and not table.guarded and (moved := sorted(changed & set(key["columns"]))):
                 columns = ", ".join(moved)
                 message = f"table {child} has foreign key {name} to {there} ({columns}): a change that it refuses"
-                yield Finding("warning", f"{message} {_STOPS}", f"leave {columns} out of what is set (update_columns)")
+                yield Finding("warning", f"{message} {_STOPS}", f"leave {columns} out of update_columns")
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Partitions that no transaction covers are found with the columns."""

@@ -171,7 +171,7 @@ class SqliteQuestions(TableQuestions):
         for child in dict.fromkeys(child for child, _ in children):
             message = f"table {child} has a FOREIGN KEY to {table.name}: {_UNHELD}, so a"
             if moved := ", ".join(to for of, to in children if of == child and to and ascii_lower(to) in changed):
-                fix = f"leave {moved} out of what is set (`update_columns`)"
+                fix = f"leave {moved} out of `update_columns`"
                 yield Finding("warning", f"{message} change of {moved} neither stops nor cascades", fix)
             if table.deletes:
                 fix = f'delete from {child}, too; if a sink of this job does, set after = "..." here'
