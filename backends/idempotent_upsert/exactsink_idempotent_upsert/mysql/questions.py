@@ -177,7 +177,7 @@ class MysqlQuestions(SchemaQuestions):
             return "error", f" {column.collation or ''}, and as `version` compared otherwise than by its bytes", fix
         if column.kind in ("char", "binary") and not pa.types.is_fixed_size_binary(field.type):
             fix = self._altered(column, f"VAR{column.declared.upper()}")
-            return "warning", ", which pads shorter values or drops trailing spaces", fix
+            return "warning", ", which changes the ends of values (pads them, or drops spaces)", fix
         if column.kind in _SOME_TEXTS or column.charset not in _UNICODE:
             fix = "filter such rows before this sink, or make the column VARCHAR of utf8mb4"
             what = f" {column.charset or ''}, which refuses some texts, and stops the job after the decision"
