@@ -1,23 +1,23 @@
-"""Upserts into SQL tables, exactly once: staged rows and the epoch's marker go in with one transaction.
+"""Upserts into SQL tables, exactly once: staged rows and the epoch's marker are written in one transaction.
 
-The way of a row, and then of its vote:
+The modules, in the order in which a row and then its vote passes them:
 
 - `plugin`: announces the backend.
-- `options`: what a job's config says, the URL included.
-- `backend`: what the sink promises, what a task refuses before it votes, and which database the URL names.
+- `options`: the options in a job's config, including the URL.
+- `backend`: the sink's promise, the rows that a task refuses before it votes, and the database that the URL names.
 - `strategies`: staged, the driver applies rows and marker in one transaction; direct, each task upserts its rows.
-- `sqlite`, `mysql`, `generic`, `postgres`: a database's side each, with its statements, values and preflight.
+- `sqlite`, `mysql`, `generic`, `postgres`: the parts for one database each, with statements, values and preflight.
   `sqlite.trial` is the copy of a table on which tasks try rows that it might refuse. `postgres` shares COPY, staging
   tables, marks and sweep with the postgres backend (`exactsink_postgres.public`), and keeps staged rows in tables.
-- `own_tables`: markers, owners and votes, written once for the databases that are reached by their SQL.
-- `setwise`: an epoch's rows in their order, and which of them count, where they go by way of a temporary table.
-- `database`: the seam, all that the strategies ask of a database.
-- `limits`: what a table's columns take, which tasks check.
-- `questions`: what `check` and a start find out about a table before the first row, partly by its information schema.
-- `table`: what is to be done to a table, and the names that SQL has for it.
+- `own_tables`: markers, owners and votes, written once for all databases that are used through SQL.
+- `setwise`: an epoch's rows in their order, and the rows that count, if they pass through a temporary table.
+- `database`: the interface between the strategies and a database.
+- `limits`: the values that a table's columns can hold, which tasks check.
+- `questions`: the checks of a table before the first row, partly through its information schema.
+- `table`: the operations on a table, and its names in SQL.
 - `conformance`, `bench`: targets for the conformance kit and `exactsink bench`; `postgres.targets` has both.
 
-A module imports from those below it only, in this order. An import rule refuses all else.
+A module imports only from those below it in this list. An import rule refuses all other imports.
 """
 
 from exactsink.contract import sink_calls

@@ -1,8 +1,8 @@
-"""The `idempotent_upsert` backend: what it promises, and what a task refuses before it votes.
+"""The `idempotent_upsert` backend: its promise, and the rows that a task refuses before it votes.
 
-Staged, an epoch is applied in one SQLite transaction together with its marker, so it appears at one moment and is
-applied once, whoever commits it and however often. Directly, tasks upsert before the decision, under a guard on each
-row. Executors import this module: no SQLAlchemy here.
+Strategy staged applies an epoch in one transaction together with its marker, so it appears at one moment and is applied
+once, however often and by whomever it is committed. Strategy direct upserts in tasks before the decision, with a guard
+on each row. Executors import this module, so it does not import SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class UpsertBackend(StagedBackend):
         return self._database().traits
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
-        """Drop what is not needed, and add whether a row deletes: a NULL condition does not. Raises ConfigError."""
+        """Drop unneeded columns, and add one that says whether a row deletes; NULL means no. Raises ConfigError."""
         options = self.options
         if options.delete_when is None and not options.exclude:
             return None
@@ -63,7 +63,7 @@ class UpsertBackend(StagedBackend):
             if folded in map(ascii_lower, named):
                 raise ConfigError(
                     f"table {options.table}: epoch_column {name} is in `{option}`",
-                    why="it holds the number of the epoch that wrote the row last, and is stored as it comes",
+                    why="it holds the number of the epoch that wrote the row last, and is stored unchanged",
                     next=f"take it out of `{option}`, or name another column",
                 )
         if options.update_columns is not None and folded not in map(ascii_lower, options.update_columns):
@@ -87,7 +87,7 @@ class UpsertBackend(StagedBackend):
         return UpsertApplier(self._database())
 
     def check_batch(self, batch: pa.RecordBatch) -> None:
-        """Refuse rows that the table could not take as they are, and NULL keys: no upsert ever meets those again."""
+        """Refuse rows that the table can't hold exactly, and NULL keys, because no upsert would match them again."""
         options = self.options
         flag = None if options.delete_when is None else DELETED
         for name in filter(None, (*options.keys, options.order_by, options.version, flag)):
@@ -141,7 +141,7 @@ class UpsertBackend(StagedBackend):
 
 
 def _database_of(options: UpsertOptions, table: Table, ctx: JobContext | None = None) -> Database:
-    """Return the database's side of a sink, whose modules alone are imported; `ctx` is a driver's."""
+    """Return the parts for a sink's database, and import only its modules. `ctx` is a driver's."""
     if options.product == "postgresql":
         from exactsink_idempotent_upsert.postgres.database import PostgresDatabase
 

@@ -1,7 +1,7 @@
-"""Copies for `exactsink bench`, one per strategy, with the form of a sink's own table where there is one.
+"""Copies for `exactsink bench`, one per strategy, with the form of the sink's own table, if there is one.
 
-SQLite files; on PostgreSQL schemas, on MariaDB and MySQL databases of their own, which the sink's user must be allowed
-to make.
+They are SQLite files; on PostgreSQL schemas; on MariaDB and MySQL databases, which the sink's user must be allowed to
+create.
 """
 
 from __future__ import annotations

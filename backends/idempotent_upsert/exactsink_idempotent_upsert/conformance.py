@@ -1,6 +1,6 @@
-"""Targets of the `idempotent_upsert` backend for the conformance kit, of every database: a table, one per strategy.
+"""Targets of the `idempotent_upsert` backend for the conformance kit, on every database: a table, one per strategy.
 
-On a server each scenario gets a database of its own, and leaves it there: the server is one for tests.
+On a server each scenario creates its own database, and leaves it there, because the server is for tests.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _MYSQL, _POSTGRES = "EXACTSINK_MYSQL_URL", "EXACTSINK_POSTGRES_URL"
 
 @dataclass(frozen=True)
 class TableTarget(ConformanceTarget):
-    """A table whose triggers log every change. A row was applied as often as it was inserted or updated."""
+    """A table whose triggers log every change. A row counts as applied each time it is inserted or updated."""
 
     strategy: str
 
@@ -87,7 +87,7 @@ class TableTarget(ConformanceTarget):
 
 @dataclass(frozen=True)
 class DirectTarget(TableTarget):
-    """The same with strategy `direct`, whose votes get lost together with their rows."""
+    """The target with strategy `direct`, whose votes get lost together with their rows."""
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Let them be gone, as in a file from a copy."""
@@ -118,7 +118,7 @@ def lose_what_tasks_wrote(run: Callable[[str], Sequence[Any]], committables: Seq
 
 
 class StagedEvidence(ConformanceTarget):
-    """What strategy `staged` adds to a table's target: staged files and a marker, evidence that can get lost."""
+    """The part of strategy `staged` in a table's target: staged files and a marker, evidence that can get lost."""
 
     strategy: str
 
@@ -130,7 +130,7 @@ class StagedEvidence(ConformanceTarget):
         return rows.set_column(0, rows.field("id"), pa.nulls(rows.num_rows, pa.int64()))
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the staged files, as a person may who takes them for rubbish."""
+        """Remove the staged files, like a person who takes them for rubbish."""
         for committable in committables:
             self._staged(folder, committable.txn.id).unlink()
 
@@ -150,7 +150,7 @@ class StagedEvidence(ConformanceTarget):
         return path.exists() and path.read_text() == "somebody's"
 
     def previous(self, folder: Path) -> Sequence[Committable]:
-        return recorded(_RECORDINGS, self.strategy, folder)  # what strategies stage is the same everywhere
+        return recorded(_RECORDINGS, self.strategy, folder)  # staged work is the same on every database
 
     def _staged(self, folder: Path, name: str) -> AnyPath:
         return path_of(self.staging(folder)) / f"{name}.arrow"
@@ -172,7 +172,7 @@ def mysql_targets(url: str) -> Mapping[str, ConformanceTarget]:
 
 @dataclass(frozen=True)
 class ServerTarget(ConformanceTarget):
-    """A table whose triggers log every change. A row was applied as often as it was inserted or updated."""
+    """A table whose triggers log every change. A row counts as applied each time it is inserted or updated."""
 
     strategy: str
     url: str
@@ -206,7 +206,7 @@ class ServerTarget(ConformanceTarget):
 
 @dataclass(frozen=True)
 class DirectServerTarget(ServerTarget):
-    """The same with strategy `direct`, whose votes a failover can lose, together with their rows."""
+    """The target with strategy `direct`. A failover can lose its votes, together with their rows."""
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         lose_what_tasks_wrote(lambda statement: self.run(folder, statement), committables)
@@ -230,7 +230,7 @@ def _database(folder: Path) -> str:
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Return the targets by name; those on PostgreSQL, MariaDB and MySQL, too, where the environment names a server."""
+    """Return the targets by name, including PostgreSQL, MariaDB and MySQL if the environment names a server."""
     found: dict[str, ConformanceTarget] = {"staged": StagedTarget("staged"), "direct": DirectTarget("direct")}
     if url := os.environ.get(_MYSQL):
         found |= mysql_targets(url)

@@ -1,7 +1,7 @@
-"""The seam between what every upsert does and what one database does itself.
+"""The interface between the strategies and a database.
 
-A `Database` is one table of one database; a `Session` is a transaction in it. `strategies` calls them and nothing else
-of a database. Executors import this module.
+A `Database` is one table of one database; a `Session` is a transaction in it. `strategies` use nothing else of a
+database. Executors import this module.
 """
 
 from __future__ import annotations
@@ -39,13 +39,14 @@ __all__ = [
 ]
 
 MARKER_TABLE = "exactsink_epochs"
-"""It holds the last applied epoch of every (job, sink)."""
+"""The table with the last applied epoch of every (job, sink)."""
 
 OWNER_TABLE = "exactsink_owners"
-"""It holds which sink alone writes a table directly."""
+"""The table with the sink that alone may write a table directly."""
 
 VOTE_TABLE = "exactsink_votes"
-"""It holds the votes of tasks that wrote directly, each written with its task's rows, until the epoch is marked."""
+"""The table with the votes of strategy direct, each written with its task's rows, and kept until the epoch is marked.
+"""
 
 VOTES = 2
 """The version of direct committables."""
@@ -53,7 +54,7 @@ VOTES = 2
 _AT_ONCE = 500
 
 Owner = tuple[str, str, str]
-"""The job, sink and lineage that alone write a table directly."""
+"""The job, sink and lineage that alone may write a table directly."""
 
 STAGED = "the epoch is decided and its rows are staged, so nothing is lost"
 WRITTEN = "the epoch is decided and its rows are in the table, so nothing is lost"
@@ -62,7 +63,7 @@ UNBEGUN = "the epoch has not begun"
 
 
 class Result(Protocol):
-    """What a statement has found or done."""
+    """The result of a statement: found rows, or the number of changed ones."""
 
     @property
     def rowcount(self) -> int: ...
@@ -81,7 +82,7 @@ class Votes:
 
     def of(self, job: str, sink: str) -> Iterator[InDoubt]:
         """List the participants of one sink that have voted, and are not marked."""
-        prefix = f"{job}.{sink}."  # of characters that LIKE takes as they are
+        prefix = f"{job}.{sink}."  # LIKE takes these characters literally
         query = f"SELECT participant, voted_at FROM {VOTE_TABLE} WHERE participant LIKE %s"
         for participant, voted_at in self._run(query, f"{prefix}%").fetchall():
             if participant.startswith(prefix) and (txn := Txn.parse(participant)) is not None:
@@ -104,7 +105,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
-        """Make what judges rows for a quarantine."""
+        """Make the validator of rows for a quarantine."""
 
     @abstractmethod
     def committer(self, ctx: JobContext) -> Committer:
@@ -112,7 +113,7 @@ class Strategy(ABC):
 
 
 class Session(ABC):
-    """One transaction; whoever is in it holds what keeps rivals for the same marker or owner out."""
+    """One transaction, with locks that keep out rivals for the same marker or owner."""
 
     @abstractmethod
     def make_marker_table(self) -> None:
@@ -138,9 +139,9 @@ class Session(ABC):
         """
 
     def write(self, held: Held, epoch: int, generation: int) -> tuple[int, int] | None:
-        """Apply held rows as an epoch's and generation's; return those of a newer row that stands, None without one.
+        """Apply held rows with the epoch and generation. Return those of a newer existing row, None if there is none.
 
-        Nothing of what was written may stay when there is one: the caller rolls back.
+        If there is one, no written row may stay: the caller rolls back.
         """
         raise NotImplementedError("strategy direct")
 
@@ -155,18 +156,18 @@ class Session(ABC):
 
     @abstractmethod
     def listed(self, job: str, sink: str) -> list[InDoubt]:
-        """List the votes of (job, sink) that are kept; nothing where there is no table of them."""
+        """List the stored votes of (job, sink); none if their table does not exist."""
 
     @abstractmethod
     def take(self, mine: Owner, succeeds: frozenset[str] = frozenset()) -> Owner:
-        """Take the table for direct writes, make the tables that they need, and return the owner.
+        """Take the table for direct writes, create the tables that they need, and return the owner.
 
-        That is another one where it has one, but for the journals that this one goes on from.
+        The owner is another one if the table has one already, unless this journal continues that one's.
         """
 
 
 class Held(ABC):
-    """A task's rows, kept where nobody sees them until it votes."""
+    """A task's rows, invisible until it votes."""
 
     total = 0
 
@@ -195,13 +196,13 @@ class Database(ABC):
     """Where it is, without secrets."""
     voted_in = VOTE_TABLE
     knows_rows = True
-    """Whether `limits` and `trial` say all that the table refuses, so that rows can be judged before they are written.
+    """Whether `limits` and `trial` find every row that the table refuses, so that rows can be judged before a write.
     """
 
     @property
     def traits(self) -> Traits:
-        """What the sink promises, whether its rows are staged or tasks write them."""
-        if self.table.guarded:  # a failover, or a file from a copy, may lose what tasks wrote
+        """The sink's promise, for staged rows or for rows that tasks write."""
+        if self.table.guarded:  # a failover, or an older copy of the file, may lose rows that tasks wrote
             return Traits(visible_early=True, needs_epoch_order=True, can_lose_votes=True, marks=True)
         return Traits(atomic_visibility=True, needs_shared_staging=True, marks=True, validates_rows=self.knows_rows)
 
@@ -212,11 +213,11 @@ class Database(ABC):
 
     @abstractmethod
     def answered(self, doing: str, safe: str) -> AbstractContextManager[None]:
-        """Turn the database's errors into ours; `safe` says why nothing is lost by them."""
+        """Turn the database's errors into exactsink's. `safe` says why they lose nothing."""
 
     @contextmanager
     def explained(self, doing: str, safe: str = "") -> Iterator[None]:
-        """Turn errors into ours: the database's, and once the epoch is decided any other one, too."""
+        """Turn errors into exactsink's: the database's and, after the decision, any other."""
         decided = foreseen(f"{doing} in {self.place}", safe) if safe in (STAGED, WRITTEN) else nullcontext()
         with decided, self.answered(doing, safe):
             yield
@@ -226,37 +227,37 @@ class Database(ABC):
         """Begin a transaction; commit durably at the end, or roll back. `make`: also make the database for `create`."""
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:
-        """Begin to keep a task's rows; `form` is what the driver has said. Raises Fatal for a database out of reach."""
+        """Begin to hold a task's rows. `form` comes from the driver. Raises Fatal if the database can't be reached."""
         raise NotImplementedError("strategy direct")
 
     @abstractmethod
     def last_marker(self, job: str, sink: str) -> Marker | None:
-        """Read the marker of (job, sink); None also where there is no table for it. Changes nothing."""
+        """Return the marker of (job, sink), None even if its table does not exist. Changes nothing."""
 
     @abstractmethod
     def last_owner(self) -> Owner | None:
-        """Read who owns the table; None also where there is no table of owners. Changes nothing."""
+        """Return the owner of the table, None even if the table of owners does not exist. Changes nothing."""
 
     @abstractmethod
     def listed(self, job: str, sink: str) -> list[InDoubt]:
-        """List the votes of direct writes that are kept. Changes nothing."""
+        """List the stored votes of direct writes. Changes nothing."""
 
     def writing(self) -> list[InDoubt]:
-        """List the tasks of the sink that can be seen to write. Changes nothing."""
+        """List the tasks of the sink that visibly write. Changes nothing."""
         return []
 
     def end(self, participants: Sequence[str]) -> None:  # noqa: B027  # no other task's connection is known
-        """End what still writes for these."""
+        """End the sessions that still write for these participants."""
 
     def blocks(self, participant: str) -> Sequence[str]:
-        """Return what one that is in doubt holds up, a sentence each."""
+        """Return the effects of a participant in doubt on others, one sentence each."""
         return ()
 
     def trim_marks(self) -> None:  # noqa: B027
-        """Take away markers that later ones have followed; nothing where these took their place."""
+        """Delete markers that later ones follow. Do nothing if later ones replaced them."""
 
     def put_birth(self, birth: Marker) -> Marker:
-        """Store a birth unless (job, sink) has a marker, in one transaction; return the one that stands."""
+        """Store a birth unless (job, sink) has a marker, in one transaction. Return the stored marker."""
         with self.transaction(make=True) as session:
             session.make_marker_table()
             stored = session.marker(birth.job, birth.sink)
@@ -266,39 +267,42 @@ class Database(ABC):
 
     @abstractmethod
     def by_epoch(self, column: str, first: int) -> Mapping[int | None, int]:
-        """Count the table's rows by what they have in this column, from this epoch on, and NULL. Changes nothing."""
+        """Count the table's rows by the value of this column, from this epoch on, and NULL. Changes nothing."""
 
     @abstractmethod
     def questions(self) -> AbstractContextManager[Questions]:
-        """Return the answers to all questions about the table, as long as a connection is there."""
+        """Return the checks of the table, for as long as a connection is open."""
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Find what keeps such rows from being upserted, or without a schema rows of any columns. Changes nothing."""
+        """Find why such rows can't be upserted or, without a schema, rows of any columns. Changes nothing."""
         with self.questions() as asked:
             yield from asked.findings(schema)
 
     @abstractmethod
     def unstorable(self, batch: pa.RecordBatch) -> str | None:
-        """Return which value of a batch no table of this database could hold as it is; None when all can be held."""
+        """Return a value of a batch that no table of this database can hold exactly; None if it can hold all."""
 
     def missing_keys(self, column: pa.Array) -> int:
-        """Count what no upsert would ever meet again in a key's column: NULL, and the NaN that is stored as such."""
+        """Count the values of a key's column that no upsert would match again:
+
+        NULL, and a NaN that is stored as NULL.
+        """
         return int(pc.sum(pc.is_null(plain(column), nan_is_null=True)).as_py() or 0)
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
-        """Return what the table's columns take, for tasks to check; nothing where it is not there."""
+        """Return the limits of the table's columns, for tasks to check; empty if the table does not exist."""
         return {}
 
     def form(self, schema: pa.Schema) -> tuple[str, ...]:
-        """Return what else tasks need: statements that make a copy of the table for `trial`, or what `hold` takes."""
+        """Return other data for tasks: statements that copy the table for `trial`, or the argument of `hold`."""
         return ()
 
     def trial(self, form: Sequence[str], names: Sequence[str]) -> Trial:
-        """Make what a task tries its rows on; `names` are their columns."""
+        """Make the copy on which a task tries its rows; `names` are their columns."""
         raise NotImplementedError(f"{type(self).__name__} has a form, and no trial")
 
     def close(self) -> None:  # noqa: B027
-        """Close what was opened."""
+        """Close the resources that were opened."""
 
     def quoted(self, name: str) -> str:
         """Quote an identifier."""
@@ -311,7 +315,10 @@ class Database(ABC):
 
 @contextmanager
 def foreseen(doing: str, safe: str, *known: type[Exception]) -> Iterator[None]:
-    """Raise Fatal, with a way out, for an error that is not ours nor `known`; `safe` says why nothing is lost."""
+    """Raise Fatal, with a fix, for an error that is neither exactsink's nor `known`.
+
+    `safe` says why nothing is lost.
+    """
     passes: tuple[type[Exception], ...] = (ExactsinkError, OSError, *known)  # a full disk may be an OSError
     try:
         yield

@@ -1,6 +1,6 @@
-"""What a table's columns take, found before the decision: the driver reads it, tasks hold each batch against it.
+"""The limits of a table's columns, checked before the decision: the driver reads them, and tasks check each batch.
 
-`unstorable` finds what no table of a database could hold. Executors import this module.
+`unstorable` finds values that no table of a database can hold. Executors import this module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNITS = {"s": 10**6, "ms": 10**3, "us": 1}  # in microseconds
 
 
 def family(kind: pa.DataType) -> str:
-    """Name what values of an Arrow type are to a database; "" for those of which no database here has a type."""
+    """Name the kind of value that an Arrow type is to a database; "" if no supported database has such a type."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     names = (name for name, kinds in _FAMILIES.items() if any(getattr(pa.types, f"is_{one}")(kind) for one in kinds))
     return next(names, "")
@@ -57,9 +57,9 @@ def unstorable(
     column_type: Callable[[pa.DataType], str | None],
     refused: Callable[[pa.Array], str | None] = lambda column: None,
 ) -> str | None:
-    """Return which value of a batch could not be stored as it is; None when all can.
+    """Return a value of a batch that can't be stored exactly, None if all can.
 
-    `column_type` is None for types that the product can't hold; `refused` says what else is wrong with a column.
+    `column_type` returns None for types that the product can't hold. `refused` finds other problems of a column.
     """
     try:
         batch.validate(full=True)  # broken UTF-8, which Spark lets through, or digits that the type doesn't have
@@ -76,7 +76,7 @@ def unstorable(
 
 
 def inexact(column: pa.Array) -> str | None:
-    """Return what of a column most databases hold no value of: NaN, infinity, parts of a microsecond."""
+    """Return a value of a column that most databases can't hold: NaN, infinity, parts of a microsecond."""
     kind = column.type
     if pa.types.is_floating(kind) and pc.all(pc.is_finite(column.cast(pa.float64()))).as_py() is False:
         return "NaN or infinity"
@@ -103,11 +103,11 @@ def _outside_years(column: pa.Array) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What one column takes. None: it has no such bound.
+    """The limits of one column. None means no limit.
 
-    `least` and `greatest` bound numbers, and timestamps in seconds since 1970; `digits` are a decimal's before and
-    after its point; `tick` is the least part of a time, in microseconds, that is kept; `narrow` text has characters of
-    three bytes at most. `deletes`: rows that delete are held against it, too, as the column finds their key's row.
+    `least` and `greatest` bound numbers, and timestamps in seconds since 1970. `digits` are a decimal's digits before
+    and after its point. `tick` is the smallest stored part of a time, in microseconds. `narrow` text has characters of
+    at most three bytes. `deletes`: rows that delete are checked as well, because the column identifies their key's row.
     """
 
     required: bool = False
@@ -121,7 +121,7 @@ class Limit:
     deletes: bool = False
 
     def broken_by(self, column: pa.Array) -> Iterator[str]:
-        """Return what a batch's column has that this one does not take."""
+        """Return each reason why this column can't hold a batch's column."""
         if self.required and (count := pc.sum(pc.is_null(column, nan_is_null=True)).as_py()):
             yield f"is NOT NULL, and {count} rows of a batch have NULL there"
         kind = column.type
@@ -157,7 +157,7 @@ class Trial(Protocol):
         """Try a batch. Raises Fatal with the first row that the table would refuse."""
 
     def refusal(self, batch: pa.RecordBatch) -> str | None:
-        """Try rows, each as if it were alone; return what the table refuses one with. Raises Fatal."""
+        """Try rows, each as if it were alone. Return the table's reason to refuse one. Raises Fatal."""
 
     def close(self) -> None:
         """Close the copy."""
@@ -165,9 +165,9 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What an epoch's tasks get: a staging folder or a lineage, what the table's columns take, and its form to try.
+    """The data for an epoch's tasks: a staging folder or a lineage, the limits of the table's columns, and its copy.
 
-    The limit of no name is a whole row's.
+    The limit with an empty name is that of a whole row.
     """
 
     given: str
@@ -232,7 +232,7 @@ def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch)
 
 
 def check_order(table: Table, batch: pa.RecordBatch) -> None:
-    """Raise Fatal for a NaN by which rows are to be taken: one database ranks it highest, another one lowest."""
+    """Raise Fatal for a NaN in an ordering column: some databases rank it highest, others lowest."""
     name = table.ordered_by
     if name is None or not pa.types.is_floating(batch.schema.field(name).type):
         return

@@ -1,6 +1,6 @@
-"""The options of a sink that upserts, one set for all databases; its URL: what is wrong with it, what may be shown.
+"""The options of a sink that upserts, the same for all databases; its URL, with its mistakes and its public part.
 
-Executors import this module: SQLAlchemy only where options are first read.
+Executors import this module, so it imports SQLAlchemy only when options are first read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WITHOUT_TRANSACTIONS = (
     *("awsathena", "bigquery", "clickhouse", "clickhousedb", "databricks", "druid", "elasticsearch", "hive", "impala"),
     *("kylin", "opensearch", "pinot", "presto", "trino"),
 )
-_PLACES = ("unix_socket", "host", "port")  # of a query, what says which server it is
+_PLACES = ("unix_socket", "host", "port")  # parts of a query that name the server
 _WHY_NOT_BOTH = {
     "keys": "which the keys need",
     "update_columns": "which `update_columns` sets",
@@ -40,7 +40,7 @@ _WHY_NOT_BOTH = {
 
 
 def checked_url(text: str, context: Any) -> str:
-    """Return the URL as jobs use it; `context` is what the options are read with. Raises ValueError, ConfigError."""
+    """Return the URL as jobs use it. `context` is that of the options' validation. Raises ValueError, ConfigError."""
     try:
         if text.startswith(SQLITE) and not {"?", "%"} & set(text) and find_spec("sqlalchemy"):  # slow to import
             return _sqlite_file(text.removeprefix(SQLITE), context)
@@ -133,14 +133,14 @@ def _any_database(given: URL, context: Any) -> str:
 class UpsertOptions(BackendOptions):
     """Options of a sink that upserts into one table.
 
-    `keys` name the columns that identify a row. Of several rows with the same keys in one epoch the last one wins
-    (partition, then row order); with `order_by` it is the one with the greatest value there, NULL lowest, ties to
-    the last. `order_by` compares rows of one epoch only, never with what the table holds: a later epoch always wins.
-    `version` compares with the table, too.
+    `keys` name the columns that identify a row. If an epoch has several rows with the same keys, the last one wins (by
+    partition, then row order). With `order_by`, the row with the greatest value there wins; NULL is the lowest, and
+    among equals the last wins. `order_by` compares only rows of one epoch, never the table's: a later epoch always
+    wins. `version` compares with the table as well.
 
     `delete_when` is an SQL condition: a row for which it is true deletes its key's row instead, in the same order. It
     may read any column of the job's frame. `exclude` names columns of the rows that are not stored, such as the one
-    that it reads.
+    that `delete_when` reads.
     """
 
     url: SecretStr
@@ -151,19 +151,23 @@ class UpsertOptions(BackendOptions):
     keys: tuple[str, ...] = Field(min_length=1)
     """The columns that identify a row."""
     mode: Literal["upsert", "insert_if_absent", "replace"] = "upsert"
-    """What a row does where its key is there: set its columns; nothing (the first one stays, by `order_by` the least);
-    or make the row what came, with the default in columns that the rows don't bring."""
+    """What a row does if its key exists:
+
+    `upsert` sets its columns; `insert_if_absent` does nothing, so that the first row stays (with `order_by` the least
+    one); `replace` replaces the row, with the default in columns that the rows lack.
+    """
     update_columns: tuple[str, ...] | None = None
     """Columns that are set where the key is there; the others only in a new row. All but the keys when left out."""
     set: Mapping[str, str] = Field(default_factory=dict)
-    """SQL of the database for columns where the key is there, `{ total = "daily.total + excluded.total" }`: the table's
-    name stands for the row there, `excluded` for the one that comes. Only with strategy staged."""
+    """SQL of the database for columns of an existing row, `{ total = "daily.total + excluded.total" }`.
+
+    The table's name means the existing row, `excluded` the incoming one. Only with strategy staged."""
     version: str | None = None
-    """A column of the rows: a row never goes over one with a greater version, of this epoch or in the table."""
+    """A column of the rows. A row never replaces one with a greater version, neither of this epoch nor in the table."""
     create: bool = False
     """Make the table where there is none."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
-    """What to do with columns of the rows that the table lacks: refuse the job, or add them."""
+    """Whether to refuse the job, or to add the columns, if rows have columns that the table lacks."""
     order_by: str | None = None
     """Of rows with the same keys in one epoch, the one with the greatest value here wins."""
     delete_when: str | None = Field(default=None, min_length=1)
@@ -184,7 +188,7 @@ class UpsertOptions(BackendOptions):
 
     @property
     def address(self) -> str:
-        """The URL without what is secret, by which a sink is known."""
+        """The URL without its secrets, by which a sink is identified."""
         return address_of(self.url.get_secret_value())
 
     @property
@@ -233,7 +237,7 @@ class UpsertOptions(BackendOptions):
         return self
 
     def _senseless(self) -> Iterator[str]:
-        """Explain which options mean nothing together, whatever the database."""
+        """Explain which options make no sense together, on any database."""
         direct, mode = self.strategy == "direct", self.mode
         if direct and self.delete_when is not None:
             why = "a deleted row loses the version that guards it, so that an older, late write would bring it back"

@@ -1,6 +1,6 @@
-"""Markers, owners and votes in tables of exactsink's own, and errors in the contract's words: for each database in SQL.
+"""Markers, owners and votes in exactsink's own tables, and errors in the contract's terms, for databases with SQL.
 
-What differs is a few words of SQL, and how a statement is run. Executors import this module.
+Databases differ in a few words of SQL, and in the call that runs a statement. Executors import this module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _OWNER = f"SELECT job, sink, lineage FROM {OWNER_TABLE} WHERE target = %s"
 
 
 class Refusal(NamedTuple):
-    """What a database's error says: whether it may pass, its words, and what to do."""
+    """A database's error: whether it may pass, its text, and the fix."""
 
     passes: bool
     said: str
@@ -54,9 +54,9 @@ def made(name: str, kinds: Mapping[str, str]) -> str:
 
 
 class SqlSession(Session):
-    """A transaction of a database that is reached by its SQL; a marker is replaced if it is the one that was read.
+    """A transaction of a database that is used through SQL. A marker is replaced only if it is the one that was read.
 
-    `lock` ends a query whose row is to stay as it is. `absent` inserts a row unless its key is there.
+    `lock` ends a query whose row must stay unchanged. `absent` inserts a row unless its key exists.
     """
 
     kinds: Mapping[str, str]
@@ -141,17 +141,17 @@ class SqlSession(Session):
 
 
 class SqlDatabase(Database):
-    """A database whose sessions are `SqlSession`s."""
+    """A database with sessions of class `SqlSession`."""
 
     __slots__ = ()
 
     @abstractmethod
     def looking(self) -> AbstractContextManager[SqlSession]:
-        """Look without a lock; changes nothing."""
+        """Read without a lock. Changes nothing."""
 
     @abstractmethod
     def refusal(self, error: Exception) -> Refusal | None:
-        """Return what an error of the database or its driver says; None for any other."""
+        """Return the meaning of an error of the database or its driver, None for any other error."""
 
     @contextmanager
     def answered(self, doing: str, safe: str) -> Iterator[None]:

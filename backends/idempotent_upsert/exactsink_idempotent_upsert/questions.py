@@ -1,6 +1,6 @@
-"""The questions that every database answers about a sink's table, before the first row.
+"""The checks of a sink's table that every database implements, before the first row.
 
-`Questions` has a method for each, so that no database can leave one out. A start and `check` ask them all.
+`Questions` has a method for each, so that no database can leave one out. A start and `check` call them all.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _STOPS = ("stops the job after the decision", "fails the epoch before it is deci
 
 
 class Questions(ABC):
-    """The answers of one database, out of one connection. They change nothing.
+    """The checks of one database, through one connection. They change nothing.
 
-    `schema` is that of the rows, or None where it is not known yet. An error keeps rows out for certain; a warning may.
-    A method whose answer can't matter to a database returns `()`, and a comment says why.
+    `schema` is that of the rows, or None if it is not known yet. An error means that rows certainly don't fit, a
+    warning that they may not. A method that does not matter to a database returns `()`, and a comment says why.
     """
 
     @abstractmethod
@@ -65,17 +65,17 @@ class Questions(ABC):
         """Find partitions that would be missing for a row, or that no transaction covers."""
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Ask all questions."""
+        """Run all checks."""
         for question in QUESTIONS:
             yield from getattr(self, question)(schema)
 
 
 QUESTIONS = tuple(name for name in vars(Questions) if name in Questions.__abstractmethods__)
-"""The methods of `Questions`, in the order in which they are asked."""
+"""The methods of `Questions`, in the order in which they are called."""
 
 
 def keys_there(table: Table, there: Collection[str], fold: Callable[[str], str] = str.lower) -> Iterator[Finding]:
-    """Find keys that are no columns of the table, for rows that are not known yet; `fold` as below."""
+    """Find keys that are not columns of the table, if the rows are not known yet. `fold` as below."""
     known = set(map(fold, there))
     for key in table.keys:
         if fold(key) not in known:
@@ -123,9 +123,9 @@ def frame_findings(
     column_type: Callable[[pa.DataType], str | None],
     fold: Callable[[str], str] = str.lower,
 ) -> Iterator[Finding]:
-    """Find what keeps a frame out of any table of this product, whose types `column_type` names; silent without one.
+    """Find why a frame fits no table of this product, whose types `column_type` names; none without a frame.
 
-    `fold` makes one of the names that are one column to it.
+    `fold` maps names that mean the same column to one name.
     """
     if schema is None:
         return
@@ -144,9 +144,9 @@ def frame_findings(
 
 
 class TableQuestions(Questions):
-    """Which columns a table has and rows bring: the same question to all but PostgreSQL, whose own backend knows it.
+    """Compare a table's columns with the rows', for all databases but PostgreSQL, whose own backend does it.
 
-    `fold` makes one of the names that are one column.
+    `fold` maps names that mean the same column to one name.
     """
 
     _table: Table
@@ -154,7 +154,7 @@ class TableQuestions(Questions):
 
     @abstractmethod
     def frame(self, schema: pa.Schema | None) -> Iterable[Finding]:
-        """Find what keeps such rows out of any table."""
+        """Find why such rows fit no table."""
 
     @abstractmethod
     def absent(self, schema: pa.Schema | None) -> Iterable[Finding]:
@@ -172,7 +172,7 @@ class TableQuestions(Questions):
         table, there = self._table, self.there()
         found = [*self.frame(schema)] or ([] if there else [*self.absent(schema)])
         if found or not there:
-            yield from found  # what follows would repeat it in other words
+            yield from found  # the next checks would repeat it in other words
             return
         if schema is None:
             yield from keys_there(table, [name for name, _ in there.values()], self.fold)
@@ -187,7 +187,7 @@ class TableQuestions(Questions):
                 yield Finding("error", message, f"select {name} into this sink, or give it a DEFAULT in the table")
 
     def lacking(self, schema: pa.Schema) -> list[str]:
-        """Name the columns that the table lacks, but for those that are added."""
+        """Name the columns that the table lacks, and that are not added."""
         table = self._table
         needed = [name for name in table.stored(schema.names) if not table.add_columns or name in table.keys]
         return [name for name in (*needed, *self.guard) if self.fold(name) not in self.there()]
@@ -210,7 +210,7 @@ class SchemaQuestions(TableQuestions):
 
     @abstractmethod
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """Run a query. Return nothing where the database does not have what it is about."""
+        """Run a query. Return no rows if the database lacks its subject."""
 
     @abstractmethod
     def rest(self, schema: pa.Schema) -> Sequence[str]:
@@ -231,7 +231,7 @@ class SchemaQuestions(TableQuestions):
                 yield self.late(message, f"check that {name} does neither")
 
     def constraints(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """NOT NULL is the columns': some databases list it as a check, too."""
+        """NOT NULL belongs to the columns, though some databases list it as a check."""
         for name, kind in self.listed:
             other = kind in ("UNIQUE", "PRIMARY KEY") and not self.is_over_the_keys(name)
             if other or (kind == "CHECK" and not name.endswith("_not_null")):
@@ -252,11 +252,11 @@ class SchemaQuestions(TableQuestions):
             if table.deletes:
                 yield self.late(f"{message} a delete", f"delete from {child} first, as a cascade goes unseen")
             if moved := sorted({one.lower() for one in changed} & {one.lower() for one in columns}):
-                fix = f"leave {', '.join(moved)} out of what is set (update_columns)"
+                fix = f"leave {', '.join(moved)} out of update_columns"
                 yield self.late(f"{message} a change of {', '.join(moved)}", fix)
 
     def late(self, message: str, fix: str) -> Finding:
-        """Return a warning of what may end an epoch: that of strategy direct before the decision."""
+        """Return a warning of a problem that may end an epoch; with strategy direct before the decision."""
         return Finding("warning", f"{message}, which {_STOPS[self._table.guarded]}", fix)
 
     def dropped(self, index: str) -> str:
@@ -283,7 +283,7 @@ class SchemaQuestions(TableQuestions):
     def _of(
         self, view: str, columns: str, of: tuple[str, str] = ("table_schema", "table_name"), more: str = ""
     ) -> Sequence[Sequence[Any]]:
-        """Return what a view has of the table."""
+        """Return rows of a view about the table."""
         query = f"SELECT {columns} FROM information_schema.{view} WHERE {of[1]} = {text(self._table.name)}"
         return self.rows(f"{query}{f' AND {of[0]} = {self._schema}' if self._schema else ''}{more} ORDER BY 1, 2")
 

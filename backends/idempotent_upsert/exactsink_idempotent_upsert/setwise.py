@@ -1,8 +1,8 @@
-"""An epoch's rows as a database applies them at once: in their order, out of a temporary table, each key's by itself.
+"""An epoch's rows as a database applies them at once: from a temporary table, in their order, separately for each key.
 
-Of a key's rows only those after its last delete count, as each of them goes by the order that the rows have. With
-`version` that order is the version's, so a delete that a newer row in the table keeps out had no row before it that
-could go in. Executors import this module.
+Only a key's rows after its last delete count. With `version`, their order is that of the versions. So if a newer row in
+the table makes a delete ineffective, no earlier row of that key could have been applied either. Executors import this
+module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 __all__ = ["POSITION", "ROWS", "FinalRows", "Spool", "in_order", "numbered"]
 
 ROWS = "exactsink_rows"
-"""The temporary table of an epoch's rows. Its columns are of the types and collations of the table's."""
+"""The temporary table of an epoch's rows. Its columns have the types and collations of the table's."""
 
 POSITION = "exactsink_position"
 _GONE = "exactsink_gone"
@@ -32,7 +32,7 @@ _AT_ONCE = 10_000  # rows
 
 @dataclass(frozen=True, slots=True)
 class FinalRows:
-    """Queries for rows of the temporary table, whose keys are the columns `keys`, as SQL names them."""
+    """Queries for rows of the temporary table. Their keys are the columns `keys`, by their names in SQL."""
 
     keys: str
     deletes: bool
@@ -54,7 +54,10 @@ class FinalRows:
 
 
 def numbered(table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Add rows' positions; and leave of a row that deletes what it is found by, as the rest need fit no column."""
+    """Add rows' positions.
+
+    A row that deletes keeps only its identifying columns, because the others need fit no column.
+    """
     total = 0
     for batch in batches:
         columns = {name: without_views(plain(batch.column(name))) for name in table.bound(batch.schema.names)}
@@ -84,7 +87,7 @@ class Spool(Held):
         return self._database.transaction()
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Return the rows as they came."""
+        """Return the rows in their order of arrival."""
         if self._stream is None:
             return
         self._stream.close()
@@ -103,9 +106,9 @@ class Spool(Held):
 
 
 def in_order(database: Database, table: Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return rows as they apply: as they come, or from the least to the greatest.
+    """Return rows in the order in which they apply: as they arrive, or from the least to the greatest.
 
-    Where a row of an epoch goes over the one before it, and the first is to stay, it is the other way round.
+    If each row of an epoch replaces the one before it, and the first must stay, the order is reversed.
     """
     backwards = table.guarded and table.mode == "insert_if_absent"
     if table.ordered_by is None and not backwards:

@@ -1,8 +1,8 @@
-"""The two ways of an epoch into a table, whatever the database.
+"""The two strategies, for any database.
 
 Staged: the driver applies rows and marker in one transaction, after the decision. Direct: each task upserts its own
-rows in one transaction together with its vote, before the decision, and the driver stores the marker after it, once it
-has found every vote. Executors import this module.
+rows in one transaction together with its vote, before the decision. After it, the driver stores the marker, once it has
+found every vote. Executors import this module.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class UpsertApplier(Applier):
         database = self._database
         doing = f"apply epoch {marker.epoch} to table {database.table.name}"
         with database.explained(doing, STAGED), database.transaction() as session:
-            # Read here, under the lock: what was read before it may be another process's past.
+            # Read here, under the lock: an earlier read may be outdated by another process.
             if not marker.must_apply(session.marker(marker.job, marker.sink)):
                 return False
             session.apply(batches)
@@ -80,11 +80,11 @@ class UpsertApplier(Applier):
         return True
 
     def close(self) -> None:
-        """Do nothing: no connection outlives the call that opened it."""
+        """Do nothing, because each call closes the connection that it opened."""
 
 
 def _audit(ctx: JobContext, database: Database, epochs: Iterable[int]) -> Mapping[int, Audit]:
-    """Count the table's rows by the epoch that wrote each last; nothing where no column says it."""
+    """Count the table's rows by the epoch that wrote each last; empty if no column holds the epoch."""
     epochs, column = list(epochs), ctx.epoch_column
     if column is None:
         return {}
@@ -93,7 +93,7 @@ def _audit(ctx: JobContext, database: Database, epochs: Iterable[int]) -> Mappin
 
 
 class UpsertCommitter(StagedCommitter):
-    """Commit staged rows; tasks get what the table's columns take, beside the staging folder."""
+    """Commit staged rows. Tasks get the limits of the table's columns, beside the staging folder."""
 
     def __init__(self, ctx: JobContext, database: Database) -> None:
         super().__init__(ctx, UpsertApplier(database))
@@ -111,7 +111,7 @@ class UpsertCommitter(StagedCommitter):
 
 
 class Upserts(Strategy):
-    """Staged in files, or direct, as the table says; `backend` checks batches."""
+    """Staged in files, or direct, depending on the table. `backend` checks batches."""
 
     def __init__(self, backend: StagedBackend, database: Database, shown: str) -> None:
         self._backend, self._database, self._shown = backend, database, shown
@@ -144,8 +144,8 @@ class Upserts(Strategy):
 class DirectWriter(Writer):
     """Hold a task's rows, and upsert them at `pre_commit` in one short transaction.
 
-    So no lock is held while rows are computed, and an attempt that dies half-way has shown
-    none of them: a rival attempt's last row of a key is not overwritten by an earlier one.
+    So no lock is held while rows are computed, and an attempt that dies has shown none of its rows: it never overwrites
+    a rival attempt's last row of a key with an earlier one.
     """
 
     def __init__(self, backend: StagedBackend, database: Database, txn: Txn, schema: pa.Schema, given: Ticket) -> None:
@@ -185,7 +185,7 @@ class DirectWriter(Writer):
             raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
 
     def _late(self, stands: str) -> Refused:
-        """Return the error of a task whose epoch, or a later one, `stands` in the table by another's hand."""
+        """Return the error of a task whose epoch, or a later one (`stands`), another driver has already written."""
         txn = self._txn
         return Refused(
             f"table {self._database.table.name} holds newer rows than this task's of epoch {txn.epoch}",
@@ -257,14 +257,14 @@ class DirectCommitter(MarkerCommitter):
         return [self._gone(gone, len(kept))] * len(committables) if gone and Prepared() in standing else standing
 
     def _gone(self, gone: Sequence[str], of: int) -> Lost | Unknown:
-        """Return what becomes of a set of which votes are gone, as their rows are; its marker is an earlier epoch's."""
+        """Return the outcome of votes that are missing together with their rows. The marker is an earlier epoch's."""
         evidence = f"table {self._database.voted_in} lacks {len(gone)} of {of} votes, the first is {gone[0]}"
         if not isinstance(self._expected, Marker):
             return Unknown(evidence)
         return Lost(f"{evidence}; the target's mark is {self._expected.mark}")
 
     def abort(self, undecided: Undecided) -> None:
-        """End what still writes, and forget votes: what they wrote is overwritten by the replay."""
+        """End sessions that still write, and delete votes. The replay overwrites the rows that they wrote."""
         database, refs = self._database, [participant.ref for participant in undecided]
         with database.explained(f"roll back {len(refs)} undecided participants", UNDECIDED):
             database.end(refs)
@@ -304,7 +304,7 @@ def _refs(committables: Sequence[Committable]) -> Sequence[str]:
 
 
 def _ticket(given: str, database: Database, schema: pa.Schema) -> bytes:
-    with database.explained("read what the table takes"):
+    with database.explained("read the columns of the table"):
         return Ticket(given, database.limits(schema), database.form(schema)).dumped()
 
 

@@ -1,6 +1,6 @@
-"""What is to be done to one table, the same for every database; and its name, as a job's config writes it.
+"""The operations on one table, the same for every database; and the table's name in a job's config.
 
-Statements are made of it, one database's each. Executors import this module.
+Each database makes its statements from it. Executors import this module.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ DELETED = "exactsink_delete"
 """The column of staged rows that says whether a row deletes its key's row. It is never stored."""
 
 GUARD = ("exactsink_epoch", "exactsink_generation")
-"""The columns of a table that tasks write to directly: whose write a row is, so that no older one goes over it."""
+"""In a table with direct writes, the columns of the epoch and generation of a row, so that no older one replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table's name: `orders`, `sales.orders`, `"Odd Name"`. A quoted part is taken as it is."""
+    """A table's name: `orders`, `sales.orders`, `"Odd Name"`. A quoted part is taken literally."""
 
     schema: str | None
     name: str
 
     @classmethod
     def parse(cls, text: str, fold: Callable[[str], str] = str) -> TableName:
-        """Read a name; `fold` is what the database does to a part without quotes. Raises ValueError."""
+        """Read a name. `fold` is the database's conversion of an unquoted part. Raises ValueError."""
         found = _NAME.fullmatch(text)
         if found is None:
             raise ValueError(f'{text!r} is not a table name: write orders, sales.orders or "Odd Name"')
@@ -49,11 +49,11 @@ def _plain(part: str, fold: Callable[[str], str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table as the options want it.
+    """One table, as the options describe it.
 
-    `exclude` names columns of the rows that are not stored; `deletes` says that rows bring the column DELETED;
-    `guarded` that the table has the columns GUARD. `update_columns` are None where all but the keys are set;
-    `expressions` are SQL by column, for a row whose key is there.
+    `exclude` names columns of the rows that are not stored. `deletes` says that rows have the column DELETED, `guarded`
+    that the table has the columns GUARD. `update_columns` are None if all columns but the keys are set. `expressions`
+    are SQL by column, for a row whose key exists.
     """
 
     name: str
@@ -88,15 +88,15 @@ class Table:
         return [name for name in names if name not in own and (some is None or name in some)]
 
     def defined(self, kinds: Mapping[str, str], quoted: Callable[[str], str] = quoted) -> str:
-        """Return what a CREATE TABLE has in its brackets, for columns of the rows and their types."""
+        """Return the definitions in the brackets of a CREATE TABLE, for columns of the rows and their types."""
         columns = {**kinds, **(dict.fromkeys(GUARD, "BIGINT") if self.guarded else {})}
         made = [f"{quoted(name)} {kind}{' NOT NULL' * (name in self.keys)}" for name, kind in columns.items()]
         return f"{', '.join(made)}, PRIMARY KEY ({', '.join(map(quoted, self.keys))})"
 
     def unless_newer(self, held: str, given: str, exact: str = "") -> list[str]:
-        """Return what must hold for the row `held` to be set by the row `given`, in SQL: no newer one is there.
+        """Return the SQL condition under which the row `held` may be set by the row `given`: no newer row exists.
 
-        `exact` follows a version that is given, and says how it is compared.
+        `exact` follows a given version, and says how it is compared.
         """
         conditions = []
         if self.guarded:
@@ -115,7 +115,7 @@ class Table:
 
     @property
     def target(self) -> str:
-        """By what the table of owners knows the table."""
+        """The key of the table in the table of owners."""
         return ascii_lower(self.name)
 
     def stored(self, names: Iterable[str]) -> list[str]:
@@ -123,5 +123,5 @@ class Table:
         return [name for name in names if name not in self.exclude and not (self.deletes and name == DELETED)]
 
     def bound(self, names: Iterable[str]) -> list[str]:
-        """Name the columns whose values go in: those stored, and at the end whether the row deletes."""
+        """Name the columns whose values are bound: the stored ones and, at the end, whether the row deletes."""
         return [*self.stored(names), *([DELETED] if self.deletes else [])]

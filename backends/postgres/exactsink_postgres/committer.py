@@ -173,7 +173,7 @@ class PostgresCommitter(SinkSession, Committer):
         return None
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        with self.using("read what its table takes") as session:
+        with self.using("read the columns of its table") as session:
             table = read_table(session, self._options.name)
             if table is None:
                 raise Fatal(f"sink {self.ctx.sink}: table {self._options.name} is gone", next="bring it back")
@@ -184,7 +184,7 @@ class PostgresCommitter(SinkSession, Committer):
         return dict(zip(schema.names, chosen_columns(table, schema), strict=True))
 
     def in_doubt(self) -> Iterable[InDoubt]:
-        with self.using("list what is in doubt") as session:
+        with self.using("list the participants in doubt") as session:
             return list({participant.ref: participant for participant in self.listed(session)}.values())
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:

@@ -114,7 +114,7 @@ class StagingWriter(LoadingWriter):
 
     def _taken(self) -> Retryable:
         what = f"{self._doing}: its staging table {self._staged.staging.name} is gone, or another epoch's"
-        why = f"a newer driver has claimed the job and swept what generation {self._txn.generation} had not decided"
+        why = f"a newer driver has claimed the job and swept generation {self._txn.generation}'s undecided work"
         fix = f"{AGAIN}, unless its new driver runs already"
         return Retryable(what, why=f"{why}; or somebody dropped it", next=fix)
 

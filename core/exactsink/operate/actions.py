@@ -303,7 +303,7 @@ class Operator:
             raise ConfigError(
                 f"batch run {self._history.run} has nothing to go on with: {where}",
                 why="a run is one epoch: if it is written again, the rows that show are doubled",
-                next="compare the targets with the run's rows, and give what is missing a run of another name",
+                next="compare the targets with the run's rows, and write the missing rows in a run of another name",
             )
 
     def _identity(self) -> Identity:

@@ -1,8 +1,8 @@
-"""Any other database with a SQLAlchemy dialect: portable SQL, in one transaction with the marker. Strategy staged only.
+"""Any other database with a SQLAlchemy dialect: portable SQL, in one transaction with the marker. Only strategy staged.
 
-Rows go into a temporary table, then DELETE, UPDATE and INSERT of each key's final row. Of two drivers the marker lets
-one through: it is replaced on condition that it is the one that was read, so that the second of them finds it changed
-and rolls back.
+Rows go into a temporary table, then DELETE, UPDATE and INSERT write each key's final row. If two drivers apply an
+epoch, the marker lets only one commit: it is replaced only if it is still the one that was read. The second driver
+finds it changed, and rolls back.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class GenericDatabase(SqlDatabase):
 
     @contextmanager
     def questions(self) -> Iterator[GenericQuestions]:
-        """Connect, to ask."""
+        """Connect for the checks."""
         with self._engine().connect() as connection:
             yield GenericQuestions(connection, self.table, self.place)
 

@@ -1,4 +1,4 @@
-"""The questions about a table that is reached by portable SQL, as far as the standard's information schema goes."""
+"""Check a table through portable SQL, as far as the standard's information schema goes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS = "column_name, data_type, column_default, is_nullable, is_identity, is
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """One column as the database declares it; `names_a_row` says that another value would be another row's."""
+    """One column as the database declares it. `names_a_row`: another value there identifies another row."""
 
     name: str
     kind: str
@@ -90,7 +90,7 @@ class GenericQuestions(SchemaQuestions):
         if schema is None or not self.fits(schema):
             return
         if table.mode == "replace" and not self._declared:
-            message = f"{self._place} has no view of which columns of table {table.name} name a row, and are to stay"
+            message = f"{self._place} has no view of the columns that identify a row of table {table.name}"
             yield Finding("error", message, 'set mode = "upsert"')
         names = filter(None, (table.version, *table.keys))
         if texts := [name for name in names if family(schema.field(name).type) == "text"]:
@@ -100,7 +100,10 @@ class GenericQuestions(SchemaQuestions):
             self._connection.rollback()
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Find keys that stand there twice. Else a warning: the standard has no view of indexes, and none is needed."""
+        """Find duplicate keys.
+
+        Otherwise warn, because the standard has no view of indexes, and this sink needs none.
+        """
         names: list[sa.ColumnClause[Any]] = list(map(sa.column, self._table.keys))
         rows = sa.select(*names).select_from(sa.table(self._table.name, *names, schema=self._table.schema))
         doubled = rows.group_by(*names).having(sa.func.count() > 1).limit(1)
@@ -148,7 +151,7 @@ class GenericQuestions(SchemaQuestions):
 
     @cached_property
     def _declared(self) -> Mapping[str, _Column]:
-        """The columns by name in lower case, as they are declared; none where the database has no view of them."""
+        """The declared columns by name in lower case; empty if the database has no view of them."""
         primary = {column for name, kind in self.listed if kind == "PRIMARY KEY" for column in self.keyed.get(name, ())}
         found = {}
         for name, kind, default, nullable, identity, generated in self._of("columns", _COLUMNS):

@@ -1,4 +1,4 @@
-"""The words of portable SQL: columns for Arrow values, and the statements for an epoch's rows."""
+"""Portable SQL: columns for Arrow values, and the statements for an epoch's rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _is = pa.types
 
 
 class _Exact(sa.Numeric[Any]):
-    """A decimal that goes in as it is: SQLAlchemy binds a float where it thinks that a driver takes no decimals."""
+    """A decimal that is bound exactly. SQLAlchemy would bind a float if it thinks that a driver accepts no decimals."""
 
     def bind_processor(self, dialect: sa.Dialect) -> Any:
         return None if dialect.supports_native_decimal else lambda value: None if value is None else f"{value:f}"
@@ -62,9 +62,9 @@ def columns_of(connection: sa.Connection, table: Table) -> list[str]:
 
 
 def takes(declared: str, kind: pa.DataType) -> bool:
-    """Return whether a column of this type holds all values of an Arrow type as they are; true where it is not known.
+    """Return whether a column of this type holds all values of an Arrow type exactly; true if that is unknown.
 
-    Of a key, or a version, another value is another row.
+    In a key or a version, a changed value would mean another row.
     """
     name, bits = declared.partition("(")[0], _BITS.get(declared)
     digits = tuple(map(int, found.groups())) if (found := _DIGITS.search(declared)) else None
@@ -114,7 +114,7 @@ class EpochRows:
             self._connection.execute(self._rows.insert(), rows[first : first + _AT_ONCE])
 
     def apply(self) -> None:
-        """Delete what a key's last delete finds, and let the rows after it go in."""
+        """Delete the row of each key whose rows include a delete, so that the rows after the delete can be inserted."""
         table, same, chosen = self._table, self._same, FinalRows(self._keys, self._table.deletes)
         if table.deletes:
             takes = f"WHERE {same}{f' AND {self._takes}' if table.version else ''}"
@@ -140,10 +140,10 @@ class EpochRows:
         return self._connection.execute(query).scalar() == 2
 
     def _fold(self, rows: str) -> None:
-        """Take each key's rows in turn, where each one counts, outside of the table: only their result goes in.
+        """Apply each key's rows in turn, if all of them count, outside the table. Only the result goes into the table.
 
-        A key that is not there yet starts as its first row. What a row makes of the one before it is of the columns'
-        own types, as the query for the first state has them.
+        A key that does not exist yet starts with its first row. Each next state has the columns' own types, as the
+        query for the first state has them.
         """
         same = self._same
         there = f"EXISTS (SELECT 1 FROM {self._name} WHERE {same})"
@@ -167,14 +167,14 @@ class EpochRows:
         self._update([])
 
     def _next(self, name: str, value: str | None) -> str:
-        """Return what a row makes of a column of the state before it."""
+        """Return the next value of a column, after a row, from the state before it."""
         held = f"{self._own}.{self._quoted(name)}"
         if value is None or self._table.version is None:
             return f"({value})" if value else held
         return f"CASE WHEN {self._takes} THEN {value} ELSE {held} END"
 
     def _update(self, more: Sequence[str]) -> None:
-        """Set what the chosen rows have, where their keys are there."""
+        """Update existing keys with the values of the chosen rows."""
         took = f"FROM {_CHOSEN} AS excluded WHERE {self._same}"
         names = self._sets
         values = [f"{self._quoted(n)} = (SELECT excluded.{self._quoted(n)} {took})" for n in names] + [*more]
@@ -184,7 +184,7 @@ class EpochRows:
 
     @property
     def _sets(self) -> dict[str, str]:
-        """What is set where the key is there, by column; the row that comes is `excluded`."""
+        """The values to set if the key exists, by column. `excluded` is the incoming row."""
         table = self._table
         brought = {name: f"excluded.{self._quoted(name)}" for name in table.updated(self._stored)}
         return brought | dict(table.expressions)
@@ -204,7 +204,7 @@ class EpochRows:
 
     @property
     def _takes(self) -> str:
-        """The condition that no greater version is held; NULL is the lowest."""
+        """The condition that the table has no greater version. NULL is the lowest."""
         held, given = (f"{row}.{self._quoted(self._table.version or '')}" for row in (self._own, "excluded"))
         return f"({held} IS NULL OR {held} <= {given})"
 

@@ -1,4 +1,4 @@
-"""What a MariaDB or MySQL server says of one table: columns, indexes, engine, and what columns take."""
+"""Read one table of a MariaDB or MySQL server: columns, indexes, engine, and the limits of columns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TABLE = """
 _WHOLE = {"tinyint": 8, "smallint": 16, "mediumint": 24, "int": 32, "bigint": 64}
 _TIMES = ("datetime", "timestamp", "time")
 _LAST_TIMESTAMP = 2**31 - 1
-_ROOM = 512 * 1024  # of a packet, for what a statement has beside one row
+_ROOM = 512 * 1024  # bytes of a packet for the parts of a statement beside one row
 
 
 def code_of(error: Exception) -> int:
@@ -44,7 +44,7 @@ def code_of(error: Exception) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; `kind` is its type's name, `declared` the type as the table's statement has it."""
+    """One column. `kind` is its type's name, `declared` the type as the table's statement has it."""
 
     name: str
     kind: str
@@ -74,7 +74,7 @@ class Column:
 
     @property
     def names_a_row(self) -> bool:
-        """Whether mode replace leaves the column as it is, as another value would be another row's."""
+        """Whether mode replace leaves the column unchanged, because another value would identify another row."""
         counts = "auto_increment" in self.extra.lower() or bool(self.counted)
         return self.is_own or self.primary or counts
 
@@ -100,7 +100,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """A table as it is; without columns where it is not there."""
+    """A table in the catalog; without columns if it does not exist."""
 
     columns: dict[str, Column]
     unique: dict[str, dict[str, int | None]]
@@ -128,7 +128,7 @@ class Catalog:
         return cls(columns, unique, engine[0] if engine else None, packet, exact)
 
     def declared(self, name: str) -> str:
-        """Return a column's type, with what decides which of its texts are equal."""
+        """Return a column's type, including its collation, which decides which texts are equal."""
         column = self.columns[name.lower()]
         return f"{column.declared} COLLATE {column.collation}" if column.collation else column.declared
 
@@ -149,7 +149,7 @@ class Catalog:
         return [name for name, parts in self.unique.items() if set(parts) != own or any(parts.values())]
 
     def limits(self, names: Iterable[str], finds: Iterable[str | None]) -> dict[str, Limit]:
-        """Return what columns of these names take; by those that `finds` names a row that deletes is found."""
+        """Return the limits of these columns. `finds` names the columns that identify the row of a delete."""
         if not self.columns:
             return {}
         found = {name: self.columns[name.lower()].limit() for name in names if name.lower() in self.columns}

@@ -1,6 +1,6 @@
-"""MariaDB and MySQL: sessions that refuse what they would cut, transactions, and what errors mean.
+"""MariaDB and MySQL: sessions that refuse values that they would cut, transactions, and the meaning of errors.
 
-Executors import this module: the driver and SQLAlchemy only where it connects.
+Executors import this module, so it imports the driver and SQLAlchemy only when it connects.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PASSING = {
     "see wait_timeout": (4031,),
     "check that the server runs": (2002, 2003, 2006, 2013),
 }
-"""What to look at, by the codes of what may go well later."""
+"""The fix for each code of an error that may pass."""
 
 _OUT_OF_RANGE = 1690  # so a statement ends that meets a row which it must not change
 _NO_TABLE, _TOO_LARGE = 1146, 1153
@@ -104,7 +104,7 @@ class MysqlDatabase(SqlDatabase):
                 raise Fatal(
                     f"{self.place} did not make the session strict: sql_mode is {mode}",
                     why="it would cut values silently",
-                    next="let the job reach the server without what changes its statements",
+                    next="let the job connect to the server without a proxy or setting that changes its statements",
                 )
         except BaseException:
             connection.close()
@@ -149,7 +149,7 @@ class MysqlDatabase(SqlDatabase):
 
     @contextmanager
     def questions(self) -> Iterator[Questions]:
-        from exactsink_idempotent_upsert.mysql.questions import MysqlQuestions  # tasks ask nothing
+        from exactsink_idempotent_upsert.mysql.questions import MysqlQuestions  # tasks need no checks
 
         with closing(self.connect()) as connection:
             yield MysqlQuestions(connection, self.table)
@@ -211,7 +211,7 @@ class _Session(SqlSession):
             self._upsert(ordered)
 
     def _apply_at_once(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Apply rows some of which delete: out of a temporary table, which is gone with the connection."""
+        """Apply rows of which some delete, from a temporary table, which ends with the connection."""
         if (first := next(batches, None)) is None:
             return
         catalog, brought = Catalog.read(self._connection, self._table), first.schema.names
@@ -253,6 +253,6 @@ class _Session(SqlSession):
         return Statements(self._table, tuple(rest), bool(catalog.other_unique(self._table.keys)))
 
     def _commit_definition(self, statement: str) -> None:
-        """Run what ends the transaction that it is in, and begin the next one."""
+        """Run a statement that ends its own transaction, and begin the next one."""
         self._connection.query(statement)
         self._connection.begin()

@@ -1,4 +1,4 @@
-"""The questions about a table of MariaDB or MySQL. What the role may do, the server says of the very statements."""
+"""Check a table of MariaDB or MySQL. For the role's rights, the server judges the real statements."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _TAKEN = {
     "DATE": ("date", "datetime"),
     "TIME(6)": ("time",),
 }
-"""Types of columns that keep all of a value, by the type that a table made here would have."""
+"""Types of columns that keep a value exactly, by the type that a table made by exactsink would have."""
 
 _TABLES = ("BASE TABLE", "SYSTEM VERSIONED")
 _IN_ITS_ORDER = ("_nopad_bin", "_0900_bin")
-"""Collations that compare texts as their bytes are: the other ones of bytes ignore spaces at the end."""
+"""Collations that compare texts by their bytes. The other binary ones ignore trailing spaces."""
 
 _SETTINGS = (
     (
@@ -68,7 +68,7 @@ _SETTINGS = (
         "name the primary in `url`; or, if this is it, run: SET GLOBAL read_only = OFF;",
     ),
 )
-"""What is wrong, how much, in which words, and what sets it right."""
+"""Each problem with its severity, its text, and its fix."""
 
 _OPEN_ENDED = "MAX(partition_description LIKE '%MAXVALUE%' OR partition_description = 'DEFAULT')"
 _BOUNDED = " AND (partition_method LIKE 'RANGE%' OR partition_method LIKE 'LIST%') GROUP BY partition_method"
@@ -98,7 +98,7 @@ class MysqlQuestions(SchemaQuestions):
             in_order(dict(self._table.expressions))
         except CycleError as error:
             read = ", ".join(sorted(set(error.args[1])))
-            message = f"`set` reads {read} in a circle: one would see what the other has set"
+            message = f"`set` reads {read} in a circle: one would see the value that the other has set"
             yield Finding("error", message, "let none of them read a column that another one sets")
 
     def absent(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ class MysqlQuestions(SchemaQuestions):
                 yield collated(self._table, field.name, column.collation or column.declared)
 
     def _loses(self, field: pa.Field, column: Column) -> tuple[Literal["error", "warning"], str, str] | None:
-        """Return what a column does to values: how bad it is, in which words, and what sets it right."""
+        """Return how a column changes values: severity, text and fix."""
         wanted, name = column_type(field.type) or "", field.name
         widened = f"make the column {wanted}, or cast {name} in the transform"
         is_text, of = wanted == "LONGTEXT", f", the rows have {field.type}: "
@@ -177,7 +177,7 @@ class MysqlQuestions(SchemaQuestions):
             return "error", f" {column.collation or ''}, and as `version` compared otherwise than by its bytes", fix
         if column.kind in ("char", "binary") and not pa.types.is_fixed_size_binary(field.type):
             fix = self._altered(column, f"VAR{column.declared.upper()}")
-            return "warning", ", which changes the ends of what is shorter or ends in spaces", fix
+            return "warning", ", which changes the ends of values (pads them, or drops spaces)", fix
         if column.kind in _SOME_TEXTS or column.charset not in _UNICODE:
             fix = "filter such rows before this sink, or make the column VARCHAR of utf8mb4"
             what = f" {column.charset or ''}, which refuses some texts, and stops the job after the decision"
@@ -212,7 +212,7 @@ class MysqlQuestions(SchemaQuestions):
             yield from self._may(quoted(name), sent)
 
     def _sent(self, schema: pa.Schema | None) -> Iterator[tuple[str, str]]:
-        """Return what an epoch's rows cause, by the rights that it needs."""
+        """Return the statements for an epoch's rows, by the rights that they need."""
         table, statements, catalog = self._table, self._statements, self._catalog
         names = list(table.keys) if schema is None else table.stored(schema.names)
         if not catalog.columns and schema is not None:
@@ -231,7 +231,7 @@ class MysqlQuestions(SchemaQuestions):
         yield "UPDATE", f"{row}{statements.on_duplicate(names)}"
 
     def _may(self, on: str, sent: Mapping[str, str], fix: str = "fix what that says") -> Iterator[Finding]:
-        """Find the first right that is missing, or what else the server refuses; but for a table that is not there."""
+        """Find the first right that is missing, or another refusal of the server, unless the table does not exist."""
         from pymysql.err import MySQLError
 
         for statement in sent.values():
@@ -244,7 +244,7 @@ class MysqlQuestions(SchemaQuestions):
                     place = on if "." in on else f"{quoted(database)}.{on}"
                     role = text(user).replace("@", "'@'")
                     grant = f"GRANT {', '.join(sent)} ON {place} TO {role};"
-                    yield Finding("error", f"the server refuses what a commit needs: {said}", grant)
+                    yield Finding("error", f"the server refuses a statement of the commit: {said}", grant)
                     return
                 if code != _NO_TABLE:
                     yield Finding("error", f"the server does not take a statement of an epoch: {said}", fix)

@@ -1,7 +1,7 @@
-"""The words of MariaDB and MySQL: the statements for a table, and Arrow values as literals, made a column at a time.
+"""SQL of MariaDB and MySQL: the statements for a table, and Arrow values as literals, made a column at a time.
 
-Times are UTC where their type has a zone, as the sessions are. What neither product holds is refused: NaN, infinity.
-Executors import this module.
+Times are in UTC if their type has a zone, and so are the sessions. Values that neither product can hold are refused:
+NaN, infinity. Executors import this module.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Statements", "column_type", "packed", "quoted", "rows_of"]
 
 _LAST = "exactsink_last"  # like no table's name
 
-# What SQL holds beside words, so that no `excluded` within a text or a name is taken for the row that comes.
+# The parts of SQL beside words, so that an `excluded` in a text or a name is not taken for the incoming row.
 _PARTS = re.compile(
     r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `(?:[^`]|``)*`
     | (?<![\w.`]) excluded \s* \. \s* (?P<name> `(?:[^`]|``)+` | \w+ )""",
@@ -52,7 +52,7 @@ def column_type(type: pa.DataType, *, key: bool = False) -> str | None:
 
 
 def rows_of(batch: pa.RecordBatch, names: Sequence[str], more: str = "") -> pa.Array:
-    """Return the rows as text, `(1,'a')`, in bytes; `more` goes in at each one's end."""
+    """Return the rows as text, `(1,'a')`, in bytes, with `more` at the end of each."""
     columns = [_literals(plain(batch.column(name))) for name in names]
     return _joined(_bytes(b"("), _joined(*columns, _bytes(b",")), _bytes(f"{more})".encode()), _bytes(b""))
 
@@ -97,7 +97,7 @@ def _literals(column: pa.Array) -> pa.Array:
 
 
 def _joined(*columns: pa.Array | pa.Scalar) -> pa.Array:
-    """Join row by row; the last one stands between the others."""
+    """Join row by row, with the last argument as the separator."""
     return pc.binary_join_element_wise(*columns)
 
 
@@ -107,10 +107,10 @@ def _bytes(text: bytes) -> pa.Scalar:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What the server is to do to one table.
+    """The statements for one table.
 
-    `rest` are columns that mode replace sets to their default; `other_unique` says that the table has unique indexes
-    beside the keys': ON DUPLICATE KEY takes a row that any of them finds, which may be another key's.
+    `rest` are columns that mode replace sets to their default. `other_unique` says that the table has unique indexes
+    beside that of the keys. ON DUPLICATE KEY then matches a row by any of them, and that row may belong to another key.
     """
 
     table: Table
@@ -125,9 +125,9 @@ class Statements:
         return f"INSERT INTO {self.name} ({_listed(columns)}) VALUES "
 
     def on_duplicate(self, columns: Sequence[str], epoch: int = 0, generation: int = 0) -> str:
-        """Return what follows the rows; `columns` of a guarded table end with GUARD.
+        """Return the clause after the rows. The `columns` of a guarded table end with GUARD.
 
-        Assignments are done from left to right, and one sees those before it: conditions read columns that come last.
+        Assignments run from left to right, and each sees those before it, so conditions read columns that are set last.
         """
         sets = [*self._refusals(epoch, generation), *self._sets(columns)]
         key = quoted(self.table.keys[0])
@@ -146,7 +146,7 @@ class Statements:
             yield f"{quoted(name)} = {f'IF({condition}, {value}, {held})' if condition else f'({value})'}"
 
     def _conditions(self) -> Iterator[str]:
-        """Return what must hold for a row to be set: no newer one stands there."""
+        """Return the conditions under which a row is set: no newer one exists."""
         if self.table.guarded and self.table.mode == "insert_if_absent":  # of this epoch, which is not decided
             yield f"{self._held(GUARD[0])} = VALUES({quoted(GUARD[0])})"
         if self.table.version is not None:
@@ -154,7 +154,7 @@ class Statements:
             yield f"({version} IS NULL OR {version} <= VALUES({quoted(self.table.version)}))"
 
     def _refusals(self, epoch: int, generation: int) -> Iterator[str]:
-        """Return assignments that change nothing, and end the statement with an error where a row must not be met."""
+        """Return assignments that change nothing, but end the statement with an error if it meets a forbidden row."""
         if self.table.guarded:
             there, by = map(self._held, GUARD)
             newer = f"{there} > {epoch} OR ({there} = {epoch} AND {by} > {generation})"
@@ -227,7 +227,7 @@ def in_order(expressions: Mapping[str, str]) -> list[tuple[str, str]]:
     graph: dict[str, set[str]] = {name: set() for name in expressions}
     for name, read in reads.items():
         for other in read:
-            graph[other].add(name)  # `name` reads it, so goes first
+            graph[other].add(name)  # `name` reads it, so it is set first
     return [(name, expressions[name]) for name in TopologicalSorter(graph).static_order()]
 
 

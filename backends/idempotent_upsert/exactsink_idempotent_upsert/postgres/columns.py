@@ -1,6 +1,6 @@
-"""PostgreSQL's options out of a sink's: the URL for libpq, and which of a table's columns the rows go into.
+"""Convert a sink's options for PostgreSQL: the URL for libpq, and the table's columns for the rows.
 
-The driver looks, tasks get it by the ticket.
+The driver reads the table, and tasks get the result in the ticket.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DELETED_COLUMN = pg.Column(DELETED, "boolean", "bool", not_null=True, optional=
 
 
 def libpq_url(given: URL) -> str:
-    """Return the URL as libpq reads it, and SQLAlchemy too; tasks go where the driver does. Raises ValueError."""
+    """Return a URL that libpq and SQLAlchemy both read. Tasks connect where the driver does. Raises ValueError."""
     query = {name: value if isinstance(value, str) else ",".join(value) for name, value in given.query.items()}
     if isinstance(hosts := given.query.get("host"), tuple):  # SQLAlchemy has several as host:port each
         parts = [host.partition(":") for host in hosts]
@@ -61,14 +61,14 @@ def libpq_url(given: URL) -> str:
 
 
 class DirectOptions(pg.PostgresOptions):
-    """The options as the parts of the `postgres` backend take them, of a strategy that it lacks itself."""
+    """The options for parts of the `postgres` backend, with a strategy that it lacks itself."""
 
     strategy: Literal["direct"] = "direct"  # type: ignore[assignment]
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The table that was found or made, and the column for each of the rows' that is held, those `beside` it, too."""
+    """The table that was found or made, and its column for each stored column of the rows, with those `beside` it."""
 
     table: pg.Table
     columns: Mapping[str, pg.Column]
@@ -76,7 +76,7 @@ class TableColumns:
 
 
 def own_options(url: str, table: Table, wait_seconds: float, staging_schema: str | None) -> pg.PostgresOptions:
-    """Return the options as the `postgres` backend has them."""
+    """Return the options in the form of the `postgres` backend."""
     name = quoted(table.schema, table.name) if table.schema else quoted(table.name)
     change = "add_columns" if table.add_columns else "fail"
     given: dict[str, Any] = {"conninfo": url, "table": name, "create": table.create, "on_schema_change": change}
@@ -95,7 +95,7 @@ def choose(
 
 
 def judged(there: pg.Table, table: Table, schema: pa.Schema) -> dict[str, pg.Column]:
-    """Return the columns that rows are held against before they are written, by the rows' names."""
+    """Return the columns that rows are checked against before they are written, by the rows' names."""
     return {
         name: replace(column, name=name, not_null=column.not_null or name in table.keys)
         for name, column in _chosen(there, table, schema).columns.items()
@@ -114,7 +114,7 @@ def _chosen(there: pg.Table, table: Table, schema: pa.Schema) -> TableColumns:
 
 
 def held_in(table: Table, schema: pa.Schema) -> pa.Schema:
-    """Return what the table has to hold: those of the rows' columns that are stored, and the guard's."""
+    """Return the columns that the table must have: the stored columns of the rows, and those of the guard."""
     names = table.stored(schema.names)
     guard = [pa.field(name, pa.int64()) for name in GUARD] if table.guarded else []
     return pa.schema([*(field for field in schema if field.name in names), *guard])
@@ -142,7 +142,7 @@ def as_named(table: Table, columns: Sequence[str]) -> Table:
 
 
 def ordered_in(schema: pa.Schema, table: Table, columns: Sequence[pg.Column]) -> pa.Schema:
-    """Return the rows' schema with ORDER for what `order_by` names, where the table has no such column."""
+    """Return the rows' schema with ORDER for `order_by`, if the table has no such column."""
     if ORDER not in {column.name for column in columns}:
         return schema
     place = schema.get_field_index(table.order_by)

@@ -1,8 +1,8 @@
-"""A table in PostgreSQL, reached as the `postgres` backend reaches it: its sessions, COPY, marks, votes and sweep.
+"""A table in PostgreSQL, through the `postgres` backend's sessions, COPY, marks, votes and sweep.
 
-A task holds its rows in a temporary table until it votes, so it has no lock on the sink's table before. Its vote is
-kept in `exactsink_staged`, beside that table: one that is gone there was lost by a failover. Executors import this
-module: no SQLAlchemy here.
+A task holds its rows in a temporary table until it votes, so until then it has no lock on the sink's table. Its vote is
+stored in `exactsink_staged`, beside that table: a missing vote was lost by a failover. Executors import this module, so
+it does not import SQLAlchemy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _HELD = re.compile(r"(pg_temp_\d+\.)?" + HELD.partition(".")[2])
 
 @dataclass(frozen=True, slots=True)
 class HeldTicket(pg.Ticket):
-    """A ticket whose rows go into a temporary table first; `target` is the sink's, its name as the catalog has it.
+    """A ticket for rows that first go into a temporary table. `target` is the sink's table, by its name in the catalog.
 
     `rest` are columns that mode replace sets to their default.
     """
@@ -61,7 +61,7 @@ class HeldTicket(pg.Ticket):
 
 
 def marker_of(job: str, sink: str, mark: Mark | None) -> Marker | None:
-    """Return a mark as a marker, of no generation: the table of marks keeps none."""
+    """Return a mark as a marker, without a generation, because the table of marks has none."""
     if mark is None:
         return None
     return Marker(job, sink, mark.lineage, -1 if mark.epoch is None else mark.epoch, 0, min(mark.tokens, default=""))
@@ -79,7 +79,7 @@ class Owners(pg.OwnTable):
         return found[0] if found else None
 
     def last(self, target: str) -> Owner | None:
-        """Return who owns a table; None also where there is no table of owners."""
+        """Return the owner of a table, None even if the table of owners does not exist."""
         found = self._asked("SELECT job, sink, lineage FROM {} WHERE target = %s", target)
         return found[0] if found else None
 
@@ -108,7 +108,7 @@ class _Votes(Votes):
 
 
 class TableSession(Session):
-    """A transaction with what stands beside the table `target` in its schema; `held` are a task's rows in it."""
+    """A transaction on the table `target` and exactsink's tables in its schema. `held` are a task's rows in it."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class HeldCopy(pg.Load, Held):
         return _HELD.sub(self._ticket.table, text)
 
     def upsert(self, held: HeldRows) -> tuple[int, int] | None:
-        """Write the rows; return the guard of a newer one that stands. Raises Fatal where the table drops some."""
+        """Write the rows, or return the guard of a newer existing row. Raises Fatal if the table drops some."""
         ticket, names = self._direct, (*self._names, *GUARD)
         ordered = ORDER if ORDER in self._schema.names else self._table.ordered_by
         target = quoted(ticket.schema, ticket.target)
@@ -218,7 +218,7 @@ class HeldCopy(pg.Load, Held):
             written, taken, expected = take_rounds(self.execute, statements)
         else:
             written = taken = expected = self.execute(statements.at_once()).rowcount
-            if written != self.total:  # keys came twice, or rows stay as they are
+            if written != self.total:  # keys came twice, or existing rows stay
                 ((expected,),) = self.execute(statements.keys_count()).fetchall()
                 taken = statements.taken(self.execute, written, expected)
         if written == expected:
@@ -253,7 +253,7 @@ class PostgresDatabase(Database):
     def traits(self) -> Traits:
         if self.table.guarded:
             return super().traits
-        # A failover may lose what was voted.
+        # A failover may lose votes.
         return Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
 
     @property
@@ -348,14 +348,14 @@ class PostgresDatabase(Database):
 
     @cached_property
     def _sink(self) -> pg.SinkSession:
-        assert self._ctx is not None, "only a driver asks"
+        assert self._ctx is not None, "only a driver checks"
         return pg.SinkSession(self._own, self._ctx)
 
     def _marks(self, schema: str = "") -> pg.Marks:
         return self._sink.marks(self._connection, schema)
 
     def _make(self, schema: pa.Schema) -> pg.Marks:
-        """Make or widen the table as the options require; return the marks beside it."""
+        """Make or widen the table as the options require. Return the marks beside it."""
         self._chosen = choose(self._connection, self._own, self._sink.ctx.sink, self.table, schema)
         self._schema = self._chosen.table.schema
         return self._marks(self._schema)

@@ -1,4 +1,4 @@
-"""The questions about a table in PostgreSQL; the `postgres` backend answers what an INSERT needs, too."""
+"""Check a table in PostgreSQL. The `postgres` backend checks the requirements of an INSERT."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ class PostgresQuestions(Questions):
         self._connection, self._options, self._ctx, self._table = connection, options, ctx, table
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Ask of the server, too; what it refuses to report is a warning. Raises Retryable."""
+        """Also check the server. A query that it refuses is a warning. Raises Retryable."""
         return pg.findings(self._options, self._ctx, self._connection, schema, None, self.asks(schema))
 
     def asks(self, schema: pa.Schema | None) -> pg.Asks:
-        """Return the questions, by the words for what is asked of the server."""
+        """Return the checks, by the words for their subject."""
         return {f"the {name} of table {self._options.name}": partial(getattr(self, name), schema) for name in QUESTIONS}
 
     def columns(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Beside that: what an INSERT needs of table, types and role, in one look."""
+        """Also check, in one query, the table, types and role that an INSERT needs."""
         for name in schema.names if schema is not None and self._table.guarded else ():
             if name.lower() in GUARD:
                 message = f"the rows have a column {name}, which strategy direct keeps itself"
@@ -208,10 +208,10 @@ class PostgresQuestions(Questions):
             if not key["own"] and not table.guarded and (moved := sorted(changed & set(key["columns"]))):
                 columns = ", ".join(moved)
                 message = f"table {child} has foreign key {name} to {there} ({columns}): a change that it refuses"
-                yield Finding("warning", f"{message} {_STOPS}", f"leave {columns} out of what is set (update_columns)")
+                yield Finding("warning", f"{message} {_STOPS}", f"leave {columns} out of update_columns")
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Those that no transaction covers are found with the columns."""
+        """Partitions that no transaction covers are found with the columns."""
         return self._late("whether ", "what its own ")
 
     @cached_property
@@ -232,11 +232,11 @@ class PostgresQuestions(Questions):
         return (_reworded(finding) for name, finding in self._deferred.items() if name.startswith(kinds))
 
     def _ask(self, query: str, **given: object) -> Sequence[Any]:
-        """Return what the server knows of the table; nothing without one."""
+        """Query the catalog for the table; no rows if it does not exist."""
         return pg.ask(self._connection, query, oid=self._there.oid, **given) if self._there else ()
 
     def _named(self, names: Any) -> list[pg.Column]:
-        """Return the table's columns of these names, as far as it has them."""
+        """Return the table's columns with these names, if it has them."""
         there = self._there
         return [found[0] for found in pg.matches(list(names), there.columns) if found] if there else []
 
@@ -247,7 +247,7 @@ class PostgresQuestions(Questions):
         return there is not None and any(index.plain and set(index.columns) == keys for index in there.unique)
 
     def _set(self, there: pg.Table, schema: pa.Schema) -> list[str]:
-        """Name the columns that a row of the sink sets in one that stands."""
+        """Name the columns that a row of the sink sets in an existing row."""
         brought = [column.name for column in self._named(held_in(self._table, schema).names)]
         if self._table.mode == "replace":
             brought += [name for (name,) in self._connection.execute(RESET, (there.oid, brought)).fetchall()]

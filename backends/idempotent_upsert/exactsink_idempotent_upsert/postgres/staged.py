@@ -25,7 +25,7 @@ from exactsink_postgres import public as pg
 __all__ = ["StagingTables"]
 
 _READ_THROUGH = 2
-"""A table with so many times an epoch's rows is read through, by its index: from four times on looking up is faster."""
+"""Up to so many times an epoch's rows, a table is read whole by its index; from four times on, lookups are faster."""
 
 
 class StagingTables(Strategy):
@@ -45,7 +45,7 @@ class StagingTables(Strategy):
 
 
 class _UpsertWriter(pg.StagingWriter):
-    """Numbers a task's rows, as a key may come more than once in an epoch."""
+    """Number a task's rows, because a key may come more than once in an epoch."""
 
     own_columns = (pg.ATTEMPT_COLUMN, ROW_COLUMN)
 
@@ -119,19 +119,19 @@ def _merge(session: pg.Session, statements: Statements, voted: int) -> int:
     """Change the table, in the order of keys; return how many rows were changed."""
     try:
         with session.transaction():
-            # What joins otherwise keeps the order in which the rows come, by which two jobs don't deadlock.
+            # Other joins keep the order in which the rows come, by which two jobs don't deadlock.
             session.run("SET LOCAL enable_hashjoin = off")
             if _reads_through(session, statements.target, voted):
                 session.run("SET LOCAL enable_nestloop = off")
             return session.run(statements.merge()).rowcount
-    except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):  # a key came meanwhile; a rule
+    except (psycopg.errors.UniqueViolation, psycopg.errors.FeatureNotSupported):  # a new key meanwhile; a rule
         return session.run(statements.at_once()).rowcount
 
 
 def _reads_through(session: pg.Session, target: str, voted: int) -> bool:
-    """Return whether the table is small beside the epoch. The planner knows its size, and not that of the staged rows.
+    """Return whether the table is small beside the epoch. The planner knows its size, but not that of the staged rows.
 
-    Never with triggers: what they ask would be planned so, too.
+    Never with triggers, because their queries would be planned the same way.
     """
     if session.run("SELECT FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND NOT tgisinternal", target).rowcount:
         return False

@@ -1,4 +1,4 @@
-"""An upsert as PostgreSQL's statements: staged rows of an epoch into the table, each key's in their order."""
+"""An upsert as PostgreSQL's statements: an epoch's staged rows go into the table, each key's in their order."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["DROPS", "HELD", "ORDER", "RESET", "ROUNDS", "ROW", "HeldRows", "Source", "Statements", "take_rounds"]
 
 ROW = "exactsink_row"
-"""The column of a staging table that numbers an attempt's rows."""
+"""The column of a staging table with the number of an attempt's row."""
 
 ORDER = "exactsink_order"
-"""The column of a staging table with what `order_by` names, where the sink's table has no such column."""
+"""The column of a staging table with the value of `order_by`, if the sink's table has no such column."""
 
 HELD = "pg_temp.exactsink_held"
 """A task's rows, until its transaction ends."""
@@ -33,10 +33,10 @@ RESET = """
         AND NOT EXISTS (SELECT FROM pg_attrdef WHERE adrelid = attrelid AND adnum = attnum
             AND pg_get_expr(adbin, adrelid) ~ 'nextval\\(')
 """
-"""The columns of a table that mode replace sets to their default, where rows bring these: none that names a row."""
+"""The columns that mode replace sets to their default, if rows have the given ones; never one that identifies a row."""
 
 _TEXTS = "SELECT FROM pg_attribute WHERE attrelid = %s::regclass AND attname = %s AND attcollation <> 0"
-"""A column of a table, if a collation orders it: no row of this query, and none does."""
+"""Returns a row if a collation orders this column of the table."""
 
 DROPS = """
     SELECT FROM (SELECT %s::regclass AS oid) AS this
@@ -44,7 +44,7 @@ DROPS = """
         OR EXISTS (SELECT FROM pg_trigger WHERE NOT tgisinternal AND tgtype & 3 = 3 AND tgenabled <> 'D'
             AND (tgrelid = this.oid OR tgrelid IN (SELECT relid FROM pg_partition_tree(this.oid))))
 """
-"""What of a table can drop a row without an error: no row of this query, and nothing can."""
+"""Returns a row if the table can drop a row without an error."""
 
 _PLACE = "exactsink_place"
 _ROUND = "exactsink_round"
@@ -59,9 +59,9 @@ class Source:
     partitions: tuple[int, ...]
 
     def select(self, columns: str, *, alone: bool) -> str:
-        """Return a query for these columns, beside those that say in which order the rows came.
+        """Return a query for these columns, with those that hold the order of the rows.
 
-        `alone` says that no other source's rows are beside them.
+        `alone` says that no other source's rows are in the table.
         """
         voted = self.attempts, self.partitions
         attempts, partitions = (f"'{{{','.join(map(str, numbers))}}}'::bigint[]" for numbers in voted)
@@ -77,24 +77,24 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """The rows that a task holds, to be written as an epoch's and generation's."""
+    """The rows that a task holds, to be written with an epoch and a generation."""
 
     epoch: int
     generation: int
 
     def select(self, columns: str, *, alone: bool) -> str:
-        """Return a query for these columns, the guard's among them, beside those that say how the rows came."""
+        """Return a query for these columns, including the guard's, with those that hold the order of the rows."""
         guard = f"{self.epoch}::bigint AS {GUARD[0]}, {self.generation}::bigint AS {GUARD[1]}"
         return f"SELECT {columns}, {_PLACE}, {ROW} FROM (SELECT *, {guard}, 0 AS {_PLACE} FROM {HELD}) AS held"
 
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What an epoch's rows do to one table.
+    """The statements that apply an epoch's rows to one table.
 
-    `target` is its name, quoted; `columns` are those that the staging tables have of it, `brought` those among them
-    that are set in a row that is there; `ordered` is the column by which an epoch's rows are taken, None for their own
-    order. `rest` are columns that mode replace sets to the table's default. `texts`: `ordered` has a collation.
+    `target` is its quoted name. `columns` are those of its columns that the staging tables have; `brought` are those of
+    them that are set in an existing row. `ordered` is the column that orders an epoch's rows, None for their own order.
+    `rest` are columns that mode replace sets to the table's default. `texts`: `ordered` has a collation.
     """
 
     table: Table
@@ -117,13 +117,13 @@ class Statements:
 
     @property
     def counted(self) -> bool:
-        """Whether each key's row is changed, whatever stands there."""
+        """Whether each key's row is changed, whatever row exists."""
         return self.table.mode != "insert_if_absent" and self.table.version is None and bool(self._sets)
 
     def taken(self, run: Callable[[str], Cursor[Any]], changed: int, keys: int, number: int | None = None) -> int:
-        """Return how many keys of a round, or of all rows, were changed or rightly left, once so many were `changed`.
+        """Return how many keys of a round, or of all rows, were changed or rightly left, once `changed` were changed.
 
-        What they have changed passes the guard by now.
+        Changed rows satisfy the guard by now.
         """
         if changed == keys or self.counted:
             return changed
@@ -132,13 +132,13 @@ class Statements:
         if self._conditions:
             left += f" WHERE ({' AND '.join(self._conditions)}) IS NOT TRUE"
         ((count,),) = run(left).fetchall()
-        return int(count) + changed * bool(self._sets)  # without: each key stands there now, if none was dropped
+        return int(count) + changed * bool(self._sets)  # without it, each key exists now, unless a row was dropped
 
     def merge(self) -> str:
-        """Return the statement for an epoch of which each key's last row counts, or its first.
+        """Return the statement for an epoch that uses each key's last row, or its first.
 
-        It reads the table once, where `at_once` looks up, locks and then changes each row; so a key that another
-        transaction inserts meanwhile is a unique violation.
+        It reads the table once, while `at_once` looks up, locks and then changes each row. So a key that another
+        transaction inserts meanwhile causes a unique violation.
         """
         values = _listed(self.columns, "excluded.")
         sets = ", ".join(self._sets)
@@ -149,7 +149,7 @@ class Statements:
         )
 
     def at_once(self) -> str:
-        """Return the same as a statement that takes a key that another transaction inserts meanwhile, too."""
+        """Return a statement with the same effect that accepts a key which another transaction inserts meanwhile."""
         return self._insert(f"SELECT {_listed(self.columns)} FROM ({self._chosen()}) AS chosen")
 
     def keys_count(self) -> str:
@@ -157,7 +157,7 @@ class Statements:
         return f"SELECT count(*) FROM (SELECT DISTINCT {self._keys} FROM ({self._rows()}) AS staged) AS keys"
 
     def newer(self, held: HeldRows) -> str:
-        """Return a query for the guard of the newest row that stands where one of these was to go, if it is newer."""
+        """Return a query for the guard of the newest existing row with one of these keys, if it is newer."""
         guard = _listed(GUARD, "stands.")
         return (
             f"SELECT {guard} FROM {self.target} AS stands WHERE ({guard}) > ({held.epoch}, {held.generation}) "
@@ -190,7 +190,7 @@ class Statements:
         return f"DELETE FROM {self.target} USING {self._gone(number)}"
 
     def undeleted(self, number: int) -> str:
-        """Return a query for how many rows stand that a round's deletes were to delete."""
+        """Return a query that counts the rows that a round's deletes should have deleted, but did not."""
         return f"SELECT count(*) FROM {self.target}, {self._gone(number)}"
 
     def _gone(self, number: int) -> str:
@@ -205,7 +205,7 @@ class Statements:
         return self._insert(f"{self._round(number)} ORDER BY {self._keys}")
 
     def tried(self) -> str:
-        """Return a statement that changes nothing, and which the server refuses where it would refuse each epoch's."""
+        """Return a statement that changes nothing, and that the server refuses if it would refuse each epoch's."""
         return "EXPLAIN " + self._insert(f"SELECT {_listed(self.columns)} FROM {self.target} LIMIT 0")
 
     def _round(self, number: int) -> str:
@@ -226,7 +226,7 @@ class Statements:
 
     @property
     def _sets(self) -> list[str]:
-        """What is set where the key is there."""
+        """The assignments if the key exists."""
         sets = [f"{quoted(name)} = excluded.{quoted(name)}" for name in self.table.updated(self.brought)]
         sets += [f"{quoted(name)} = DEFAULT" for name in self.rest]
         return sets + [f"{quoted(name)} = {expression}" for name, expression in self.table.expressions]
@@ -236,7 +236,7 @@ class Statements:
 
     @property
     def _conditions(self) -> list[str]:
-        """What must hold for a row that is there to be changed."""
+        """The conditions under which an existing row is changed."""
         return self.table.unless_newer(quoted(self.table.name), "excluded")
 
     def _rows(self) -> str:
@@ -262,9 +262,9 @@ def _listed(names: Sequence[str], prefix: str = "") -> str:
 
 
 def take_rounds(run: Callable[..., Cursor[Any]], statements: Statements) -> tuple[int, int, int]:
-    """Take each key's rows one after another, up to a round of which the table drops some.
+    """Apply each key's rows one after another, up to a round of which the table drops some.
 
-    Return how many rows were changed, how many were taken (those rightly left included), and how many there were.
+    Return how many rows were changed, how many were applied (including those rightly left), and how many there were.
     """
     for statement in statements.number():
         run(statement)

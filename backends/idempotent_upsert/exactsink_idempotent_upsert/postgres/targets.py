@@ -1,6 +1,6 @@
-"""Targets in PostgreSQL: for the kit a database of its own for a scenario, for `exactsink bench` a copy of a table.
+"""Targets in PostgreSQL: for the kit a database per scenario, for `exactsink bench` a copy of a table.
 
-The copies are those of the `postgres` backend, under the name that `set` knows.
+The copies are those of the `postgres` backend, under the name that `set` uses.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def kit_targets(conninfo: str) -> Mapping[str, ConformanceTarget]:
 
 @dataclass(frozen=True)
 class UpsertTarget(StagedTarget):
-    """A table whose trigger logs every change: a row was applied as often as it was inserted or updated."""
+    """A table whose trigger logs every change. A row counts as applied each time it is inserted or updated."""
 
     order = ConformanceTarget.order  # keys are taken in theirs
     previous = ConformanceTarget.previous  # no release before had it
@@ -72,7 +72,7 @@ class UpsertTarget(StagedTarget):
 
 @dataclass(frozen=True)
 class DirectTarget(UpsertTarget):
-    """The same with strategy `direct`, whose votes a failover can lose, together with their rows."""
+    """The target with strategy `direct`. A failover can lose its votes, together with their rows."""
 
     @property
     def more(self) -> Mapping[str, object]:

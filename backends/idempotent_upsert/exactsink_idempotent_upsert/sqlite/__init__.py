@@ -1,1 +1,1 @@
-"""SQLite: one file, one writer; rows by many values a statement."""
+"""SQLite: one file, one writer, and rows in statements with many values."""

@@ -34,7 +34,7 @@ _KINDS = {"text": "TEXT", "number": "BIGINT", "moment": "REAL"}
 _GUARD = ", ".join(GUARD)
 
 _PASSING = re.compile("database( table)? is locked|database or disk is full|unable to open database|disk I/O error")
-"""What SQLite says when the same statement may go through later; its codes are in Python from 3.11 on only."""
+"""SQLite's messages after which the same statement may succeed later. Python has its codes only from 3.11 on."""
 
 _CACHE_KIB = 64 * 1024
 
@@ -52,9 +52,9 @@ class SqliteDatabase(SqlDatabase):
         return str(self.path)
 
     def connect(self) -> sqlite3.Connection:
-        """Open the file with autocommit, and never make it; its place in a URI keeps odd characters harmless.
+        """Open the file with autocommit, and never create it. A URI makes odd characters in its path harmless.
 
-        Readers use mode rw too: mode ro can't read what a killed writer left to recover.
+        Readers use mode rw as well, because mode ro can't recover the data of a killed writer.
         """
         uri = f"{self.path.as_uri()}?mode=rw"
         return sqlite3.connect(uri, uri=True, timeout=self.busy_timeout_seconds, isolation_level=None)
@@ -63,7 +63,7 @@ class SqliteDatabase(SqlDatabase):
     def transaction(self, *, make: bool = False) -> Iterator[Session]:
         """Hold the file's write lock on a connection of its own; commit durably at the end, or roll back."""
         if make and self.table.create and not self.path.exists():
-            create_file(self.path, b"")  # SQLite would make one that is its process's user's, whoever has the folder
+            create_file(self.path, b"")  # SQLite would give it to its process's user, not to the folder's owner
         with closing(self.connect()) as connection, _durably(connection):
             yield _Session(connection, self.table, self.place)
 
@@ -90,7 +90,7 @@ class SqliteDatabase(SqlDatabase):
 
     @contextmanager
     def looking(self) -> Iterator[_Session]:
-        """Look without a lock, at an empty database where there is no file. Never makes it."""
+        """Read without a lock; without a file, read an empty database. Never creates the file."""
         with closing(self.connect() if self.path.exists() else sqlite3.connect(":memory:")) as connection:
             yield _Session(connection, self.table, self.place)
 
@@ -113,7 +113,7 @@ class SqliteDatabase(SqlDatabase):
 
 
 class _Session(SqlSession):
-    """A connection that holds the file's write lock; only what changes nothing is called without it."""
+    """A connection that holds the file's write lock. Only calls that change nothing work without it."""
 
     kinds = _KINDS
     absent = "INSERT OR IGNORE INTO {}"
@@ -185,10 +185,10 @@ class _TemporaryTable(HeldRows, Held):
 @contextmanager
 def _durably(connection: sqlite3.Connection) -> Iterator[None]:
     """Hold the file's write lock; commit durably at the end, or roll back."""
-    with suppress(sqlite3.OperationalError):  # in use just now: right without WAL too, only slower
+    with suppress(sqlite3.OperationalError):  # in use now, which is correct without WAL, only slower
         connection.execute("PRAGMA journal_mode = WAL")
-    # A commit outlives a power cut: NORMAL may lose the last ones in WAL mode. EXTRA is FULL there, and where WAL is
-    # not to be had it syncs the folder as well. On macOS only a full sync reaches the disk.
+    # A commit outlives a power cut: NORMAL may lose the last ones in WAL mode. EXTRA is FULL there, and without
+    # WAL it syncs the folder as well. On macOS only a full sync reaches the disk.
     connection.execute("PRAGMA synchronous = EXTRA")
     connection.execute("PRAGMA fullfsync = ON")
     # Of SQLite's own 2 MB, pages of rows that lie apart are written and read again several times in a transaction.
@@ -198,4 +198,4 @@ def _durably(connection: sqlite3.Connection) -> Iterator[None]:
         yield
         connection.execute("COMMIT")
     finally:
-        connection.rollback()  # does nothing after the commit; closing alone may leave the lock for a while
+        connection.rollback()  # does nothing after the commit; without it a close may keep the lock for a while

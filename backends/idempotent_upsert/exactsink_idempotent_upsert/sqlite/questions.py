@@ -1,4 +1,4 @@
-"""The questions about a table of SQLite, and what its tasks are to hold their rows against."""
+"""Check a table of SQLite, and read the limits for its tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNHELD = "SQLite leaves that to each connection, and this sink's don't check it
 
 
 class SqliteQuestions(TableQuestions):
-    """The answers of a file, by a connection that is opened when it is needed; none is made where there is no file."""
+    """The checks of a file, by a connection that is opened when needed. If there is no file, none is created."""
 
     fold = staticmethod(ascii_lower)
 
@@ -50,7 +50,7 @@ class SqliteQuestions(TableQuestions):
             self._catalog.connection.close()
 
     def findings(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Ask all; of a frame or a place that no table has, the others would repeat it in other words."""
+        """Run all checks. After a problem with the frame or the place, the others would repeat it in other words."""
         first = [*self.frame(schema), *self.privileges(schema)]
         yield from first or super().findings(schema)
 
@@ -84,7 +84,7 @@ class SqliteQuestions(TableQuestions):
                 yield from self._spelt(field, affinity(declared))
 
     def keys(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Ask SQLite itself: it has the last word on a conflict target, a view, a generated column, `set`."""
+        """Let SQLite itself judge a conflict target, a view, a generated column, and `set`."""
         table, error = self._table, self._error(schema)
         if error.startswith("ON CONFLICT clause does not match"):
             message = f"table {table.name} has no PRIMARY KEY or UNIQUE index over exactly {', '.join(table.keys)}"
@@ -117,7 +117,7 @@ class SqliteQuestions(TableQuestions):
             yield Finding("warning", message, f"put {self._path.name} on a disk of the host that writes it")
 
     def triggers(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Find those that SQLite's own programs for an epoch's statements fire, by way of others, too."""
+        """Find the triggers that SQLite's own programs for an epoch's statements fire, directly or through others."""
         if self._error(schema):
             return
         table, names, statements = self._table, self._names(schema), self._statements(schema)
@@ -160,7 +160,7 @@ class SqliteQuestions(TableQuestions):
             yield Finding("warning", f"{message}; {_STOPS}", "bring all columns that CHECK reads, or drop it")
 
     def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
-        """SQLite holds to foreign keys only in connections that ask for it, and this sink's don't."""
+        """SQLite enforces foreign keys only in connections that enable them, and this sink's don't."""
         table = self._table
         for (parent,) in self._catalog.connection.execute(_PARENTS, (table.name,)):
             message = f"table {table.name} has a FOREIGN KEY to {parent}: {_UNHELD}, so rows may show before theirs"
@@ -171,7 +171,7 @@ class SqliteQuestions(TableQuestions):
         for child in dict.fromkeys(child for child, _ in children):
             message = f"table {child} has a FOREIGN KEY to {table.name}: {_UNHELD}, so a"
             if moved := ", ".join(to for of, to in children if of == child and to and ascii_lower(to) in changed):
-                fix = f"leave {moved} out of what is set (`update_columns`)"
+                fix = f"leave {moved} out of `update_columns`"
                 yield Finding("warning", f"{message} change of {moved} neither stops nor cascades", fix)
             if table.deletes:
                 fix = f'delete from {child}, too; if a sink of this job does, set after = "..." here'
@@ -185,7 +185,7 @@ class SqliteQuestions(TableQuestions):
         return Catalog(self._connect() if self._path.exists() else sqlite3.connect(":memory:"), self._table)
 
     def _names(self, schema: pa.Schema | None) -> list[str]:
-        """Name the columns that rows set in the table as it is; without a schema all may be."""
+        """Name the columns that rows set in the present table; without a schema, all of its columns."""
         if schema is None:
             return [column["name"] for column in self._catalog.columns.values() if not column["hidden"]]
         names = [*self._table.stored(schema.names), *self.guard]
@@ -195,7 +195,7 @@ class SqliteQuestions(TableQuestions):
         return Statements.of(self._catalog.connection, self._table, self._names(schema))
 
     def _error(self, schema: pa.Schema | None) -> str:
-        """Return what SQLite says to an upsert, or that columns are lacking."""
+        """Return SQLite's error for an upsert, or that columns are missing."""
         keyed = self._catalog.columns.keys() >= {*map(ascii_lower, self._table.keys), *self.guard}
         if not keyed or (schema is not None and self.lacking(schema)):
             return _LACKING
@@ -206,12 +206,12 @@ class SqliteQuestions(TableQuestions):
         return ""
 
     def _fired(self, statement: str, values: Sequence[str]) -> list[str]:
-        """Name the triggers whose programs are in that of a statement."""
+        """Name the triggers whose programs are part of a statement's program."""
         program = self._catalog.connection.execute(f"EXPLAIN {statement}", [None] * len(values)).fetchall()
         return [str(one[5]).removeprefix(_FIRES) for one in program if str(one[5]).startswith(_FIRES)]
 
     def _sums_of_texts(self, schema: pa.Schema) -> Iterator[Finding]:
-        """Find what `set` computes of decimals: they are kept as text, with which SQLite reckons as with floats."""
+        """Find decimals that `set` computes with: they are stored as text, with which SQLite computes in floats."""
         for column, sql in self._table.expressions:
             for one in (field for field in schema if pa.types.is_decimal(field.type)):
                 read = one.name == column or re.search(rf"\b{re.escape(one.name)}\b", sql, re.IGNORECASE)
@@ -238,7 +238,7 @@ class SqliteQuestions(TableQuestions):
 
 
 def _closed(path: Path) -> Finding | None:
-    """Find what the driver's user may not write, and whose it is."""
+    """Find files and folders that the driver's user may not write, and their owner."""
     beside = (Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal"))
     needed = {path.parent: os.W_OK | os.X_OK, **dict.fromkeys(beside, os.R_OK | os.W_OK)}
     # It exists still, because another connection that ends removes its files at any moment.
@@ -251,7 +251,7 @@ def _closed(path: Path) -> Finding | None:
 
 
 def _file_system(path: Path) -> str:
-    """Name the kind of a path's file system; nothing where no list of mounts has it."""
+    """Name the type of a path's file system, empty if no list of mounts has it."""
     mounts = [line.split() for line in _MOUNTS.read_text().splitlines()] if _MOUNTS.exists() else []
     kinds = {at: kind for _, at, kind, *_ in mounts}
     return next((kinds[str(place)] for place in path.resolve().parents if str(place) in kinds), "")

@@ -1,4 +1,4 @@
-"""How rows go into a table of SQLite: several a statement, in the order in which they apply.
+"""Write rows into a table of SQLite: several per statement, in the order in which they apply.
 
 Executors import this module.
 """
@@ -25,7 +25,7 @@ __all__ = ["Changes", "HeldRows", "insert", "met_by", "other_unique", "unique_ru
 
 _AT_ONCE = 10_000  # rows, as Spark hands them over
 _MOST_VALUES = 900  # bound in one statement; every build of SQLite takes 999
-_SORTED_BYTES = 64 * 2**20  # of rows as Arrow has them: what is put in the order of keys at a time
+_SORTED_BYTES = 64 * 2**20  # of rows in Arrow's memory: so many are sorted by key at a time
 
 _MAY_DROP = """
     SELECT 1 FROM main.sqlite_master
@@ -45,7 +45,7 @@ _EXPRESSION, _PARTLY = "an expression", "of some rows"
 class HeldRows:
     """Rows in a temporary table of the connection, to be read in the order in which they apply.
 
-    The table has no declared types, so it keeps values as they are, and ends with the connection.
+    The table has no declared types, so it keeps values unchanged. It ends with the connection.
     """
 
     def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
@@ -85,8 +85,9 @@ class Changes:
         self.statements = Statements.of(connection, table, self._stored)
 
     def apply(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Apply rows as they come, or the whole epoch from the least to the greatest: by the table's own equality of
-        keys, one after another.
+        """Apply rows in their order of arrival, or a whole epoch from the least to the greatest.
+
+        Rows of a key, by the table's own equality, are applied one after another.
         """
         if not _needs_order(self._table):
             for batch in self._by_key(batches):
@@ -112,7 +113,7 @@ class Changes:
         return (part for chunk in _chunks(batches) for part in _sorted(chunk, self._table.keys))
 
     def _apply(self, columns: Sequence[Sequence[Any]]) -> None:
-        """Upsert; or upsert and delete by turns, as the last column says."""
+        """Upsert, or upsert and delete in turns, as the last column says."""
         if not self._table.deletes:
             self._upsert(columns)
             return
@@ -134,9 +135,9 @@ class Changes:
             raise self._dropped("kept a row that a decided epoch deletes")
 
     def check_kept(self, done: int, given: int, rows: Callable[[], Iterable[Sequence[Any]]]) -> None:
-        """Refuse a table that drops rows on its own (for example by a trigger). Raises Fatal.
+        """Refuse a table that drops rows by itself, for example by a trigger. Raises Fatal.
 
-        Where rows are left out by right, for a key or a greater version that stands there, each is looked for.
+        If rows are rightly left out, because the key or a greater version exists, each of them is looked up.
         """
         if done == given:
             return
@@ -173,8 +174,10 @@ class Changes:
 
     @cached_property
     def _any_order(self) -> bool:
-        """Whether rows of several keys may change places: keys are whole numbers, equal in Arrow and in SQLite alike,
-        and the table has no trigger, nor another rule of which rows there may be.
+        """Whether rows of several keys may change places.
+
+        They may if keys are whole numbers, which Arrow and SQLite compare alike, and if the table has neither a trigger
+        nor another rule about its rows.
         """
         name = (self._table.name,)
         types = dict(self._connection.execute(_TYPES, name))
@@ -213,9 +216,9 @@ def other_unique(connection: sqlite3.Connection, table: Table, names: Iterable[s
 
 
 def insert(connection: sqlite3.Connection, statement: Callable[[str], str], columns: Sequence[Sequence[Any]]) -> int:
-    """Insert rows, given as columns, in their order; return how many the table took.
+    """Insert rows, given as columns, in their order. Return how many rows the table took.
 
-    `statement` gets VALUES of as many rows as it is to insert: new ones in one take half the time of one in each.
+    `statement` gets VALUES for so many rows. One statement for many new rows takes half the time of one for each.
     """
     width = len(columns)
     values: list[Any] = [None] * (width * len(columns[0]))  # row after row
@@ -242,7 +245,7 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def _sorted(rows: pa.Table, keys: Sequence[str]) -> list[pa.RecordBatch]:
-    """Return rows in the order of their keys; as they come where Arrow can't."""
+    """Return rows in the order of their keys, or unsorted if Arrow can't sort them."""
     values = pa.table({str(place): rows.column(key) for place, key in enumerate(keys)})
     if all(map(pa.types.is_integer, values.schema.types)):
         with suppress(pa.ArrowException):  # views of text, in pyarrow 26: any order of several keys will do

@@ -1,8 +1,8 @@
-"""The words of SQLite: the statements for one table, and Arrow values as they are stored.
+"""SQL of SQLite: the statements for one table, and Arrow values in their stored form.
 
-Text keeps order: timestamps and dates are ISO 8601 of a fixed width (UTC where the type has a zone), so that text
-order is time order. Decimals are plain decimal text, of which no digit is lost. SQLite has no NaN: it becomes NULL.
-Executors import this module.
+Timestamps and dates are ISO 8601 of a fixed width (UTC if the type has a zone), so that text order is time order.
+Decimals are plain decimal text, which loses no digit. SQLite has no NaN, so it becomes NULL. Executors import this
+module.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _EXACT = (
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What SQLite is to do to one table; `rest` are columns that mode replace sets to their default."""
+    """The statements of SQLite for one table. `rest` are columns that mode replace sets to their default."""
 
     table: Table
     rest: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Statements:
     def upsert(self, columns: Sequence[str], rows: str = "") -> str:
         """Return the INSERT .. ON CONFLICT.
 
-        In a guarded table `columns` end with GUARD, and a row stays as it is when a later epoch or generation wrote it.
+        In a guarded table `columns` end with GUARD, and a row stays unchanged if a later epoch or generation wrote it.
         """
         table = self.table
         alias = "" if table.expressions else " AS held"  # expressions name the row there by the table's name
@@ -109,7 +109,7 @@ class Statements:
         return self.table.not_above("", given + _BINARY)
 
     def by_key(self, what: str, collations: Mapping[str, str]) -> str:
-        """Return `what` (DELETE, SELECT 1) for one key's row; `collations` are those by which an upsert meets it."""
+        """Return `what` (DELETE, SELECT 1) for one key's row. `collations` are those by which an upsert matches it."""
         keys = self.table.keys
         equal = (f"{quoted(key)} = ? COLLATE {quoted(collations.get(ascii_lower(key), 'BINARY'))}" for key in keys)
         return f"{what} FROM main.{quoted(self.table.name)} WHERE {' AND '.join(equal)}"
@@ -147,10 +147,10 @@ def stored_values(column: pa.Array) -> list[Any]:
 
 
 def sort_values(column: pa.Array) -> list[Any]:
-    """Return values which SQLite orders as the column's own are ordered, NULL (and NaN) lowest.
+    """Return values that SQLite sorts in the column's own order, NULL (and NaN) lowest.
 
-    Only decimals differ from what is stored: their text is no order, so they become zero-padded numerals, moved so
-    far up that none is negative.
+    Only decimals differ from their stored form, whose text has another order. They become zero-padded numerals, shifted
+    so that none is negative.
     """
     values = stored_values(column)
     kind = plain(column).type
@@ -161,7 +161,7 @@ def sort_values(column: pa.Array) -> list[Any]:
 
 
 def other_spelling(kind: pa.DataType, column: str) -> str:
-    """Return the condition that what a column holds is no time or decimal of this type as it is stored."""
+    """Return the condition that a column's value is not a time or decimal in the stored form of this type."""
     if not (pa.types.is_temporal(kind) or pa.types.is_decimal(kind)):
         return "false"
     [zero] = stored_values(pa.array([0], kind))

@@ -1,7 +1,7 @@
-"""What a table of SQLite refuses, and what it makes of values: the driver reads it in the file, and tasks try rows.
+"""The rows that a table of SQLite refuses, and the values that it changes: the driver reads its rules, tasks try rows.
 
-They try them before the decision, on an empty copy of the table, where it has constraints that a row may break.
-Executors import this module; they may not reach the file.
+If the table has constraints that a row may break, tasks try rows on an empty copy before the decision. Executors import
+this module; they may not be able to reach the file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLUMNS = """
         "notnull", dflt_value, pk, hidden,
         "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER') AS required
     FROM pragma_table_xinfo(?1) ORDER BY cid
-"""  # SQLite itself draws an INTEGER primary key; ANY of a STRICT table keeps values as they are, as BLOB does
+"""  # SQLite assigns an INTEGER primary key by itself; ANY of a STRICT table keeps values unchanged, as BLOB does
 _FORM = """
     SELECT sql FROM main.sqlite_master
     WHERE type IN ('table', 'index') AND lower(tbl_name) = lower(?) AND sql IS NOT NULL ORDER BY type = 'index'
@@ -51,7 +51,7 @@ _SAFE = "the epoch is not decided yet: SQLite would refuse the row after the dec
 
 
 class Catalog:
-    """What the file says of one table."""
+    """The file's description of one table."""
 
     def __init__(self, connection: sqlite3.Connection, table: Table) -> None:
         self.connection, self._table = connection, table
@@ -69,7 +69,7 @@ class Catalog:
         return tuple(sql for (sql,) in self.connection.execute(_FORM, (self._table.name,)))
 
     def limits(self, schema: pa.Schema) -> dict[str, Limit]:
-        """Return what columns take: no NULL where they are NOT NULL, and in floats whole numbers that those have."""
+        """Return the limits of columns: NOT NULL, and in float columns only whole numbers that a float can hold."""
         names, found = self._table.stored(schema.names), {}
         _, filled = self.clauses([name for name in names if ascii_lower(name) in self.columns])
         for field in map(schema.field, names):
@@ -96,8 +96,9 @@ class Catalog:
         return there["hidden"] > 0 or there["type"].upper() not in ("ANY (BLOB)", kind, *_STRICTLY.get(kind, ()))
 
     def clauses(self, names: Sequence[str]) -> tuple[list[str], set[str]]:
-        """Return the unique constraints by which the table drops or deletes rows of these columns, and the columns
-        whose NULLs it fills: what it would refuse without its ON CONFLICT clauses.
+        """Return the unique constraints by which the table drops or deletes rows, and the columns whose NULLs it fills.
+
+        Without its ON CONFLICT clauses the table would refuse such rows.
         """
         sql, *indexes = self.form or ("",)
         if not _SILENT.search(sql):
@@ -110,11 +111,11 @@ class Catalog:
 
 
 class Trial:
-    """A copy of the table, empty at first, in a database of its own that spills to disk when it grows.
+    """An empty copy of the table, in a separate database that spills to disk when it grows.
 
-    Each row is inserted as into the table, which finds what it breaks by itself. Two rows of a task that break another
-    unique constraint than the keys' are found, too, where rows are taken as they come and whole: the copy keeps them
-    then. What they do to rows of other tasks, and to those that stand in the table, can't be known here.
+    Each row is inserted as into the table, which finds the constraint that it breaks. If rows are applied whole and in
+    their order of arrival, the copy keeps them, and so finds two rows of a task that break a unique constraint other
+    than that of the keys. Conflicts with rows of other tasks, and with existing rows, can't be found here.
     """
 
     def __init__(self, table: Table, form: Sequence[str], names: Sequence[str]) -> None:
@@ -138,10 +139,10 @@ class Trial:
             raise refused
 
     def refusal(self, batch: pa.RecordBatch) -> str | None:
-        """Return what the table refuses a row with, whatever rows are beside it. Raises Fatal."""
+        """Return the table's reason to refuse a row, whatever rows are beside it. Raises Fatal."""
         refused = self._refused(batch, alone=True)
         if refused and not isinstance(refused.__cause__, (sqlite3.IntegrityError, sqlite3.DataError)):
-            raise refused  # a full disk, say, is no row's fault
+            raise refused  # a full disk, for example, is not a row's fault
         return refused.what if refused else None
 
     def close(self) -> None:
@@ -175,12 +176,12 @@ class Trial:
 
 
 def affinity(declared: str) -> str:
-    """Return what SQLite turns a column's values into, by its rules in their order; BLOB: nothing."""
+    """Return the type to which SQLite converts a column's values, by its rules in their order; BLOB: no conversion."""
     return next(kind for kind, parts in _AFFINITIES.items() if re.search(parts, declared.upper()))
 
 
 def lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
-    """Find what a column would make of values, and a version that it would not keep in its own order."""
+    """Find values that a column would change, and a version that it would not keep in its own order."""
     kind, stored, to = field.type, column_type(field.type), affinity(declared)
     found = f"column {field.name} of table {table.name} is declared {declared}"
     number = to not in ("TEXT", "BLOB")
@@ -200,7 +201,7 @@ def lost(table: Table, field: pa.Field, declared: str) -> Iterator[Finding]:
 
 
 def _refusals(form: Sequence[str], table: Table, names: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return what SQLite's own program for an insert refuses: columns that must be unique, and that are not NULL."""
+    """Return the columns that SQLite's own program for an insert requires to be unique, and to be not NULL."""
     with closing(sqlite3.connect(":memory:")) as copy:
         for made in form:
             copy.execute(made)
