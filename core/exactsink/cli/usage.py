@@ -25,8 +25,6 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
     if unknown in _BEFORE:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
-    if unknown == "--json" and context.parent is None:
-        return shlex.join(["exactsink", *(word for word in arguments if word != unknown), unknown])
     if (path.removeprefix("exactsink "), unknown) == ("run", "--dry-run"):
         return f"exactsink check {job}"
     if isinstance(error, click.BadParameter) and error.param is not None and error.param.name == "job":
