@@ -156,7 +156,7 @@ REFUSED: dict[str, tuple[Callable[[Job, DataFrame], object], str]] = {
     ),
     "an aggregate to append": (
         lambda job, rows: job.start(rows.groupBy("id", "kind", "amount").count()),
-        "Spark refuses the query: [STREAMING_OUTPUT_MODE",
+        "streaming aggregations",
     ),
     "foreachBatch(job)": (lambda job, rows: job(rows, 0), "frame.writeStream.foreachBatch(job.foreach_batch())"),
     "foreachBatch(job.foreach_batch)": (lambda job, rows: job.foreach_batch(ANY or rows, 0), "foreachBatch(job.fo"),

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.commands import commands_in, problem_of, texts_in
@@ -124,8 +125,10 @@ def test_python_gets_commands_that_can_be_typed(odd_job: ManualJob, caplog: pyte
     journal = Path(str(JobHistory.of(job.config, "late").folder)) / "journal"
     journal.mkdir(parents=True)
     (journal / f"{0:020}.json").write_bytes(b"{")
+    session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc="running"))
+    frame: Any = SimpleNamespace(isStreaming=False, dtypes=[], sparkSession=session)
     with pytest.raises(ExactsinkError) as refused:
-        job.write(SimpleNamespace(isStreaming=False, dtypes=[]), run="late")  # type: ignore[arg-type]
+        job.write(frame, run="late")
     assert f"`exactsink journal verify {shlex.quote(odd_job.file)} --run late`" in refused.value.next
     job.events.report("state_not_saved", level=logging.WARNING, error="see `exactsink stop JOB.toml`")
     assert f"`exactsink stop {shlex.quote(odd_job.file)}`" in caplog.text

@@ -108,6 +108,7 @@ def test_without_a_job_in_the_folder_a_missing_file_leads_to_init(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command("status").err.endswith("  next: write a job, then name its file: exactsink init FOLDER\n")
+    assert command("init", "my job").out.endswith(f", then exactsink run '{tmp_path}/my job/job.toml'\n")
 
 
 NEAR: dict[str, str] = TABLE["near"]

@@ -16,7 +16,8 @@ _BEFORE = {"-v": "-v", "--verbose": "-v", "--log-format": "--log-format json"}
 
 def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     """Return a command that can be typed, with the job's file in its place if one is known; else the help."""
-    context, given = error.ctx, next((word for word in arguments if word.endswith(".toml")), "")
+    files = [word if word.endswith(".toml") else str(Path(word, "job.toml")) for word in arguments]
+    context, given = error.ctx, next((file for file in files if file in arguments or Path(file).is_file()), "")
     if context is None:
         return "exactsink --help"
     known = given or ("job.toml" if Path("job.toml").exists() else "")
@@ -26,7 +27,7 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
     if (path.removeprefix("exactsink "), unknown) == ("run", "--dry-run"):
         return f"exactsink check {job}"
-    if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "job":
+    if isinstance(error, click.BadParameter) and error.param is not None and error.param.name == "job":
         return f"{path} {job}" if known else "write a job, then name its file: exactsink init FOLDER"
     if given and isinstance(context.command, click.Group) and context.parent is not None:
         found = [(name, context.command.get_command(context, name)) for name in context.command.list_commands(context)]

@@ -18,6 +18,7 @@ from exactsink.protocol.journal.records import Resolve
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.reach import OutcomeUnknown, Part
 from exactsink.protocol.sinks import check_identity, is_bound
+from exactsink.toolkit.nearest import nearest
 from exactsink.toolkit.waiting import backoff
 
 __all__ = ["ASKED_SECONDS", "Settler"]
@@ -121,7 +122,8 @@ class Settler(Operator):
 
     def _check_known(self, name: str) -> None:
         if name not in self._sinks:
-            raise ConfigError(f"the config has no sink {name}", next="exactsink indoubt list JOB.toml")
+            near = nearest(name, self._sinks)
+            raise ConfigError(f"the config has no sink {name}{near}", next="exactsink indoubt list JOB.toml")
 
     def _worded(self, log: Log, word: Word) -> Decision:
         """Return the last decision, if `word` applies to it."""

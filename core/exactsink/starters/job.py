@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -34,7 +35,8 @@ def write_first_job(folder: str, name: str, source: str = "files", targets: Sequ
     write_new(contents, "exactsink init ANOTHER_FOLDER")
     if variables := sorted(set(re.findall(r"\$\{(\w+)", text))):
         print(f"  set, where job.toml has no default, or a default that you do not want: {', '.join(variables)}")
-    print(f"  next: exactsink check {place / 'job.toml'}, then exactsink run {place / 'job.toml'}")
+    made = shlex.quote(str(place / "job.toml"))
+    print(f"  next: exactsink check {made}, then exactsink run {made}")
 
 
 def job_text(name: str, source: str, targets: Sequence[str]) -> str:
