@@ -123,7 +123,7 @@ def _store_url(scheme: str, bucket: str, path: str) -> str:
 
 def _server_url(scheme: str, host: str, path: str) -> str:
     if not re.fullmatch(r"(?:[^@:/?#\s]+@)?[^@:/?#\s]+(?::\d+)?", host):
-        raise ValueError(f"write {scheme}://user@host:port/path, never a password; keys come from ~/.ssh or an agent")
+        raise ValueError(f"write {scheme}://user@host:port/path, never a password; SFTP keys are in ~/.ssh or an agent")
     if not is_below(path.strip("/")):
         raise ValueError("give the whole path of the folder on the server, without an empty name, `.` or `..`")
     return f"{scheme}://{host}/{path.strip('/')}"

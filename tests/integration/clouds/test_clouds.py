@@ -313,7 +313,7 @@ RULES: dict[str, tuple[dict[str, Any], int]] = {
     "6 days, ours": ({"action": {"type": "Delete"}, "condition": {"age": 6, "matchesPrefix": ["lake/_exact"]}}, 1),
     "6 days, others": ({"action": {"type": "Delete"}, "condition": {"age": 6, "matchesPrefix": ["log/"]}}, 0),
     "7 days": ({"action": {"type": "Delete"}, "condition": {"age": 7}}, 0),
-    "colder": ({"action": {"type": "SetStorageClass"}, "condition": {"age": 1}}, 0),
+    "colder": ({"action": {"type": "SetStorageClass", "storageClass": "COLDLINE"}, "condition": {"age": 1}}, 0),
 }
 
 

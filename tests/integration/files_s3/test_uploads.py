@@ -120,10 +120,10 @@ class NoListOfNone(ListsWholeKeys):
 
 def test_no_such_upload_is_an_empty_listing_of_uploads(lake: Lake, proxy: S3Proxy) -> None:
     empty = proxy.set(NoListOfNone())
-    assert (lake.sink().check(), list(lake.sink().listed()), empty.sprung.is_set()) == ([], [], True)
-    sink, voted = lake.two_files()
+    sink, voted = lake.two_files(endpoint_url=proxy.endpoint)
     swept(sink)
-    assert (kinds(sink.commit_marked(EPOCH, voted)), ObjectPath.of(lake.url).uploads()) == ([Lost], [])
+    assert (kinds(sink.commit_marked(EPOCH, voted)), sink.check(DAYS), empty.sprung.is_set()) == ([Lost], [], True)
+    assert (sink.listed(), ObjectPath.of(lake.url, endpoint_url=proxy.endpoint).uploads()) == ([], [])
 
 
 def test_a_writer_that_was_swept_can_not_vote(lake: Lake) -> None:
