@@ -112,7 +112,8 @@ def in_table(folder: Path) -> Counter[int]:
 
 def in_iceberg(folder: Path) -> list[dict[str, Any]]:
     catalog = SqlCatalog("default", uri=f"sqlite:///{folder}/iceberg/catalog.db")
-    return catalog.load_table("shop.rows").scan().to_arrow().to_pylist()
+    rows: list[dict[str, Any]] = catalog.load_table("shop.rows").scan().to_arrow().to_pylist()
+    return rows
 
 
 def wrong_rows(folder: Path, also: Mapping[str, Counter[Row]]) -> Mapping[str, Mapping[str, list[Row]]]:

@@ -18,6 +18,8 @@ from tests.servers.waiting import wait_until
 
 __all__ = ["keep", "shared"]
 
+_BUILT_WITHIN = 560  # seconds: a server's program may be fetched or built first; below pytest's own time limit
+
 
 @contextmanager
 def shared(basetemp: Path, name: str, module: str, release: str = "") -> Iterator[str]:
@@ -64,5 +66,5 @@ def _start_keeper(folder: Path, name: str, module: str, release: str) -> None:
             raise RuntimeError(f"the tests' shared {name} did not start:\n{log.read_text(errors='replace')}")
         return place.exists()
 
-    wait_until(ready, f"the tests' shared {name} to start")
+    wait_until(ready, f"the tests' shared {name} to start", _BUILT_WITHIN)
     keeper.returncode = 0  # not this process's to wait for: it ends after it

@@ -10,10 +10,10 @@ __all__ = ["PATIENCE", "wait_until"]
 PATIENCE = 120  # seconds until what does not come says so
 
 
-def wait_until(done: Callable[[], bool], what: str) -> None:
+def wait_until(done: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
     """Look again and again until it is so. Raises TimeoutError."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {PATIENCE} s for {what}")
+            raise TimeoutError(f"waited {seconds} s for {what}")
         time.sleep(0.02)
