@@ -108,8 +108,8 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     resolve = commands.of("indoubt resolve")
     resolve += f" --epoch {doubt.epoch} --sink {doubt.sink} --ref {doubt.short} --reason 'TEXT' --as {{}}"
     if doubt.state == "prepared":
-        yield "safe", "to commit it, any number of times: every sink gets its decided rows, some may show them already"
-        yield "never", "roll it back by hand: its rows would be lost, and only the job could write them again"
+        yield "safe", "to start the job, or to recover, any number of times: both commit it, and it takes effect once"
+        yield "never", "end it by hand: a rollback would lose its rows, and only the job could write them again"
         yield "next", f"{commands.of('recover')} --sink {doubt.sink} --yes"
     elif doubt.state == "lost":
         yield "safe", "to start the job: it writes these rows again, if its source still gives the same batch"
@@ -135,7 +135,7 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
 def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     abort = f"{commands.of('recover')} --ref {doubt.short}"
     if doubt.state == "undecided":
-        yield "safe", "to abort it: once a newer claim exists, nobody can decide it. A start does the same"
+        yield "safe", "to start the job, or to recover: both abort it, because then nobody can decide it"
         yield "never", "commit it by hand: the job writes the same rows again, and they would be doubled"
         yield "next", f"{abort} --yes"
     else:

@@ -229,6 +229,8 @@ def _first(log: Log, checkpoint: Checkpoint, batch: int) -> int | None:
 
 def _follows(log: Log, checkpoint: Checkpoint) -> bool:
     """Return whether the checkpoint continues where the journal ended."""
+    if log.query_id == "":  # no query has claimed it yet, for example after a sweep by tokens
+        return log.base + checkpoint.next_batch() == log.next_epoch
     try:
         checkpoint.check_follows(lambda: log)
     except LineageError:
