@@ -373,3 +373,15 @@ def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
     assert len(root.uploads()) == 1
     sink.abort(*sink.listed())
     assert (root.uploads(), sink.listed()) == ([], [])
+
+
+def test_a_checkpoint_that_starts_anew_is_refused_where_delta_itself_would_skip_every_write(tmp_path: Path) -> None:
+    epochs(session(tmp_path), 0, 1, 2)
+    known = table(tmp_path).transaction_version(APP)
+    anew = session(tmp_path, lineage="cd")
+    for epoch in range(3):
+        assert epoch <= (known or 0)  # by which Delta's rule is to skip it, without a word
+        with pytest.raises(contract.LineageError, match="was fed by another journal"):
+            anew.prepare(epoch, [rows(100 + epoch)])
+    assert anew.put_birth() == contract.Mark("ab", 2, frozenset(["ab"]))
+    assert read(tmp_path) == Counter([0, 1, 2])

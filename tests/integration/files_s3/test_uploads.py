@@ -16,6 +16,7 @@ from exactsink.toolkit.storage import ObjectPath, file_sha256
 from exactsink_files import stores, upload_files
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.s3 import open_s3
+from exactsink_files.snapshots import snapshot
 from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, VotedFiles
 from tests.integration.files_s3.lake import Lake
@@ -349,3 +350,52 @@ def test_a_file_name_that_no_key_can_be_is_refused(lake: Lake) -> None:
     with pytest.raises(Fatal, match="longer than the store takes"):
         writer.write(long.to_batches()[0])
     writer.abort()
+
+
+def test_an_attempt_that_is_dropped_leaves_nothing(lake: Lake) -> None:
+    sink = lake.sink(target_file_size="1 B", **TEXT)
+    writer = sink.begin(lines("a"))
+    for line in "abc":
+        writer.write(lines(line).to_batches()[0])
+    writer.abort()
+    assert (lake.is_clean(), lake.visible()) == (True, {})
+
+
+def test_a_listing_that_is_empty_shows_no_empty_target(lake: Lake, proxy: S3Proxy) -> None:
+    sink, voted = lake.two_files()
+    sink.commit_marked(EPOCH, voted)
+    assert len(snapshot(lake.url).files) == 2
+    proxy.set(Cuts("list-type=2"))
+    for listed in (snapshot, lambda path: lake.sink(endpoint_url=proxy.endpoint).listed()):
+        with pytest.raises((OSError, Retryable), match="list_objects_v2 was cut without IsTruncated and Name"):
+            listed(ObjectPath.of(lake.url, endpoint_url=proxy.endpoint))
+
+
+def test_a_part_of_a_participant_that_is_lost_takes_the_rest_with_it(lake: Lake) -> None:
+    sink, voted = lake.two_files()
+    first = VotedFiles.load(voted[0]).files[0]
+    lake.s3.abort(lake.s3.key(first.final), first.temp)
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Lost]
+    assert (lake.visible(), lake.is_clean()) == ({}, True)
+
+
+def test_without_a_mark_that_the_journal_knows_nothing_is_lost(lake: Lake) -> None:
+    sink, voted = lake.two_files()
+    lake.remove_uploads(*voted)
+    assert kinds(sink.commit(EPOCH, voted)) == [Unknown]
+
+
+def test_a_final_file_that_a_reader_moved_away_was_committed(lake: Lake) -> None:
+    sink, voted = lake.two_files()
+    sink.commit_marked(EPOCH, voted)
+    lake.s3.delete([lake.s3.key(name) for name in lake.visible()])
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [AlreadyCommitted]
+    assert lake.visible() == {}
+
+
+def test_an_abort_that_was_done_and_whose_answer_was_lost(lake: Lake, proxy: S3Proxy) -> None:
+    sink, _ = lake.two_files(endpoint_url=proxy.endpoint)
+    cut = proxy.set(Trap(ABORT))
+    swept(sink)
+    assert cut.sprung.is_set()
+    assert lake.is_clean()

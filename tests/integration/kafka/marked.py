@@ -79,6 +79,11 @@ class Site:
         assert place == TopicPartition(self.options.marked_topic, 0)
         return found.offset, json.loads(found.metadata)
 
+    def forget(self) -> None:
+        """Delete the group with its offsets, as an administrator does."""
+        client, group = self.kafka.admin(), group_of(self.job, "out")
+        client.delete_consumer_groups([group])[group].result(30)
+
     def made_again(self) -> None:
         """Delete the topic and make it again."""
         self.kafka.delete_topic(self.topic)

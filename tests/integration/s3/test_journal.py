@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from threading import Barrier
+from typing import Any
 
 import pytest
 
-from exactsink.contract import Fatal, Retryable
+from exactsink.contract import Fatal, Fenced, Retryable
 from exactsink.observe.state import Heartbeat, StateFile
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.records import sealed
@@ -19,7 +20,7 @@ from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.objects import ObjectStore
 from exactsink.toolkit.storage import ObjectPath, store_findings
 from tests.integration.s3.calls import Calls
-from tests.servers.s3 import own_s3
+from tests.servers.s3 import S3, own_s3
 from tests.unit.journals import DRIVER, QUERY, Driver, a_claim, decided
 
 
@@ -146,3 +147,57 @@ def test_a_server_that_is_down_for_a_while_is_a_retry(monkeypatch: pytest.Monkey
         assert "AWS_ENDPOINT_URL" in refused.value.next
         server.start()
         assert store.newest() == 0
+
+
+def test_an_empty_answer_to_a_listing_is_no_empty_journal(place: ObjectPath, calls: Calls) -> None:
+    Driver(ObjectStore(place)).claim(QUERY, DRIVER)
+    calls.answer("ListObjectsV2", {})
+    with pytest.raises(Retryable, match="list_objects_v2 was cut"):
+        Driver(ObjectStore(place)).read()
+
+
+def test_a_driver_that_finds_a_claim_at_its_seq_is_fenced(place: ObjectPath, calls: Calls) -> None:
+    old, new = (Driver(ObjectStore(place)) for _ in range(2))
+    old.claim(QUERY, DRIVER)
+    new.claim(QUERY, "host:2")
+    calls.lose_answer("PutObject")
+    with pytest.raises(Fenced):
+        old.decide(decided(0))
+    new.decide(decided(0, generation=2))
+    again = Driver(ObjectStore(place))
+    assert (again.claim(QUERY, "host:3").generation, again.log.next_epoch) == (3, 1)
+
+
+def test_a_start_after_100000_epochs_takes_one_request_more_than_after_ten(place: ObjectPath, calls: Calls) -> None:
+    def started() -> tuple[int, Counter[str]]:
+        calls.sent.clear()
+        read = Driver(ObjectStore(place)).read()
+        return read.next_epoch, Counter(calls.sent)
+
+    journal = Driver(ObjectStore(place))
+    journal.claim(QUERY, DRIVER)
+    for epoch in range(10):
+        journal.decide(decided(epoch))
+    epochs, ten = started()
+    assert epochs == 10
+    last = 100_000
+    store, claim = ObjectStore(place), journal.log.anchors[-1]
+    for seq in (last - 400, last - 200):
+        store.put(seq, b"of an older epoch")
+    prior = ""
+    for seq in (last - 1, last):
+        named: dict[str, Any] = {"names": (seq,), "before": claim.seq, "before_sum": claim.sha256, "prior_sum": prior}
+        record, data = sealed(replace(decided(seq), seq=seq, **named))
+        store.put(seq, data)
+        prior = record.sha256
+    epochs, many = started()
+    assert epochs == last + 1
+    assert many - ten == Counter({"ListObjectsV2": 1})
+    assert not ten - many
+
+
+def test_nothing_that_was_listed_is_kept(place: ObjectPath, s3: S3) -> None:
+    one, other = (ObjectStore(ObjectPath.of(place.url)) for _ in range(2))
+    for seq in range(3):
+        assert one.newest() == seq - 1
+        other.put(seq, b"x")
