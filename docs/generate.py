@@ -133,8 +133,8 @@ def exit_codes_page() -> str:
     table = markdown_table(("code", "meaning"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
     return (
         "# Exit codes\n\nEvery error prints the event, the reason, and the next command.\n\n" + table + "\n"
-        "A supervisor may start a job again after 70, 75, 130, 143 and a signal. After 1 to 6 a person has "
-        "to look first.\n"
+        "A supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. After 1 to 6 a "
+        "person has to look first.\n"
     )
 
 

@@ -17,6 +17,7 @@ from exactsink.contract import ConfigError, SinkKeys
 from exactsink.job.config.model import JobSection, SinkSection
 from exactsink.job.config.options import JobOptions
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.spark.shown import sinks_table
 from exactsink.toolkit.tabular import TabularOptions
 from exactsink.toolkit.tabular.lines import problems
 from exactsink_delta import Delta
@@ -45,7 +46,8 @@ def test_a_typed_sink_is_its_table_and_its_signature_has_every_option(
     written = Job.from_toml("job.toml")
     assert [sink.backend.target for sink in written.sinks.values()] == [s.backend.target for s in job.sinks.values()]
     assert repr(job) == "<Job orders: lake (files), orders (idempotent_upsert)>"
-    assert f"<td>file://{tmp_path}/lake</td>" in job._repr_html_()
+    for shown, count in ((job._repr_html_(), 0), (sinks_table(job.sinks, {"lake": 2}), 2)):
+        assert f"<td>file://{tmp_path}/lake</td><td>{count}</td>" in shown
     with pytest.raises(ConfigError, match="sinks is one sink without a name"):
         Job(name="orders", checkpoint=tmp_path / "c", sinks=Files(path="lake"))
     unnamed: Any = Files

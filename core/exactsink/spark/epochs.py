@@ -103,6 +103,17 @@ class Epochs:
             return self._phase is _Phase.IN_BATCH
         return not self._checkpoint.is_epoch_done(self.last_epoch, self._driver.journal.log)
 
+    def in_doubt(self) -> Mapping[str, int]:
+        """Count each sink's participants of the last decided epoch, if no driver has recorded it as complete.
+
+        From this driver's memory and the state file: no store is queried.
+        """
+        decision = None if self._driver is None else self._driver.journal.log.decision
+        state = self._history.last_state()
+        if decision is None or (state is not None and state.complete_epoch == decision.epoch):
+            return {}
+        return {name: len(decision.committables(name)) for name in self._sinks}
+
     def is_parked(self) -> bool:
         """Return whether a batch waits, not begun, for the stop of its query."""
         return self._phase is _Phase.PARKED

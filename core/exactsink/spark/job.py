@@ -254,7 +254,8 @@ class Job:
 
     def _repr_html_(self) -> str:
         """Show the job as a table of its sinks in a notebook."""
-        return f"<p>Job <b>{html.escape(self.config.job.name)}</b></p>{sinks_table(self.sinks)}"
+        in_doubt = {} if self._epochs is None else self._epochs.in_doubt()
+        return f"<p>Job <b>{html.escape(self.config.job.name)}</b></p>{sinks_table(self.sinks, in_doubt)}"
 
     def _started(self, epochs: Epochs, frame: DataFrame) -> StreamingQuery:
         """Start the query; where that fails, no driver is left behind."""

@@ -178,7 +178,8 @@ class Query:
 
     def _repr_html_(self) -> str:
         """Show the query as a table in a notebook."""
-        return f"<p>Query of job <b>{html.escape(self._events.job)}</b>: {self._state()}</p>{sinks_table(self._sinks)}"
+        table = sinks_table(self._sinks, self._epochs.in_doubt())
+        return f"<p>Query of job <b>{html.escape(self._events.job)}</b>: {self._state()}</p>{table}"
 
     def _state(self) -> str:
         with suppress(Py4JError, OSError):

@@ -10,12 +10,19 @@ from exactsink.protocol.sinks import Sink
 __all__ = ["sinks_table"]
 
 
-def sinks_table(sinks: Mapping[str, Sink]) -> str:
-    """Return a table of HTML: each sink with its backend, its strategy, its guarantee and its target."""
+def sinks_table(sinks: Mapping[str, Sink], in_doubt: Mapping[str, int]) -> str:
+    """Return a table of HTML: each sink with its backend, guarantee, target, and the participants in doubt."""
     rows = [
-        (name, sink.kind, sink.backend.strategy, sink.backend.traits.guarantee, sink.backend.target)
+        (
+            name,
+            sink.kind,
+            sink.backend.strategy,
+            sink.backend.traits.guarantee,
+            sink.backend.target,
+            in_doubt.get(name, 0),
+        )
         for name, sink in sinks.items()
     ]
-    cells = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    head = "".join(f"<th>{name}</th>" for name in ("sink", "backend", "strategy", "guarantee", "target"))
+    cells = "".join(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in ("sink", "backend", "strategy", "guarantee", "target", "in doubt"))
     return f"<table><tr>{head}</tr>{cells}</table>"
