@@ -6,12 +6,13 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tables import markdown_table, table_lines
 
-from exactsink.bench.report.model import Cell, Grid
+from exactsink.bench.report.model import Bars, Cell, Grid
 from exactsink.bench.report.numbers import shown
 from exactsink.bench.report.stored import from_json
 from exactsink.spark import versions
@@ -131,9 +132,29 @@ def ways_block(found: Mapping[str, Any]) -> str:
     """Return the tables of `exactsink bench`."""
     report = from_json(json.dumps(found))
     parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine)}.\n"]
-    for table in (table for section in report.sections for table in section.tables):
-        parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + "".join(f"- {note}\n" for note in table.notes))
+    for section in report.sections:
+        tables = [*map(_filled, section.tables), *([_rounds(section.charts)] if section.charts else [])]
+        for table in tables:
+            notes = "".join(f"- {note}\n" for note in table.notes)
+            parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + (f"\n{notes}" if notes else ""))
     return "\n".join(parts)
+
+
+def _filled(table: Grid) -> Grid:
+    """Return a table without its empty columns."""
+    kept = [n for n in range(len(table.columns)) if any(row[n] != "" for row in table.rows)]
+    return replace(table, columns=[table.columns[n] for n in kept], rows=[[row[n] for n in kept] for row in table.rows])
+
+
+def _rounds(charts: Sequence[Bars]) -> Grid:
+    """Return the figures of a section's charts, one line for each way."""
+    ways: dict[str, list[Cell]] = {}
+    for chart in charts:
+        for bar in chart.bars:
+            cells = ways.setdefault(bar.label, [bar.label])
+            cells.append(f"{shown(bar.value)} ({shown(bar.low)} to {shown(bar.high)})")
+    columns = ("way", *(f"{chart.unit}, median (lowest to highest round)" for chart in charts))
+    return Grid("The rounds behind this table", columns, list(ways.values()))
 
 
 BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
