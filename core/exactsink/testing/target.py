@@ -1,6 +1,4 @@
-"""A target for the conformance kit. A plugin's author implements it, so that the kit can use the backend.
-rows.
-"""
+"""A target for the conformance kit. A plugin's author implements it, so that the kit can use the backend."""
 
 from __future__ import annotations
 
