@@ -43,9 +43,10 @@ def status(job: str, run: str | None, within: float, as_json: bool) -> None:
     opened = Opened.of(job, run)
     with closing(opened.operator()) as operator:
         _check_known(opened, operator.read())
+        state = opened.history.last_state()
         log, views = look(opened.history, opened.sinks, operator.read, operator.whole, seconds=within)
         checkpoint = operator.checkpoint_problem(within)
-    state = opened.history.last_state()
+    state = opened.history.last_state(state)
     health = health_of(log, views, state, opened.history.commands, checkpoint)
     shown = [view for view in views if view.in_config or view.problem is not None]
     body = _body(opened, log, state, shown, health)

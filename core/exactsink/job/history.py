@@ -105,10 +105,17 @@ class JobHistory:
         """Return the advisory file of what an alert needs to know longer than a driver runs."""
         return LastTimes(self.folder / "last.json")
 
-    def last_state(self) -> State | None:
-        """Read the state that a driver reported last. Raises Retryable or Fatal where that can't be known."""
+    def last_state(self, before: State | None = None) -> State | None:
+        """Read the state that a driver reported last. Raises Retryable or Fatal where that can't be known.
+
+        `before` was read before the sinks were. It is returned if its driver has ended since: that driver was at work
+        while the sinks were read.
+        """
         with storage_errors(self.folder, f"the job's state in {self.folder} can't be read"):
-            return self.state().read()
+            now = self.state().read()
+        if before is not None and now is not None and (now.generation, now.heartbeat) == (before.generation, 0):
+            return before
+        return now
 
     def check(self) -> Iterator[Finding]:
         """Look whether journal and checkpoint can be kept where they are: a store is really tried. Leaves nothing."""

@@ -67,7 +67,7 @@ def _state(history: JobHistory, sinks: Mapping[str, Sink], journal: Journal) -> 
         return "at work", None
     history = replace(history, run=_name(log))
     log, views = look(history, sinks, journal.read, journal.whole, seconds=ASKED_SECONDS)
-    health = health_of(log, views, state, history.commands)
+    health = health_of(log, views, history.last_state(state), history.commands)
     if health.word in ("proven", "undecided work"):
         return "committed" if log.decision is not None else "undecided", health.refusal
     return health.word, health.refusal

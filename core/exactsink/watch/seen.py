@@ -72,8 +72,9 @@ class Watched:
 
     def _looked(self) -> Seen:
         operator = self._operator
-        log, views = look(self._history, self._sinks, operator.read, operator.whole)
         state = self._history.last_state()
+        log, views = look(self._history, self._sinks, operator.read, operator.whole)
+        state = self._history.last_state(state)
         checkpoint = operator.checkpoint_problem(ASKED_SECONDS)
         health = health_of(log, views, state, self._history.commands, checkpoint)
         decided = log.decision.epoch if log.decision else None
