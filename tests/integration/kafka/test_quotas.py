@@ -56,11 +56,9 @@ def test_a_writer_over_its_rate_of_bytes_waits_as_long_as_brokers_ask(
     attempts = attempts_on(kafka.bootstrap).with_(topic=kafka.new_topic("quota", 3), **given)
     with closing(attempts.wire()) as wire:
         limit(wire, f"exactsink.{attempts.job}.out", producer_byte_rate=100_000)
-        values = [
-            pa.array([b"%d;%b" % (row, os.urandom(500)) for row in range(n, n + 500)]) for n in range(0, 3000, 500)
-        ]
+        rows = [b"%d;%b" % (row, os.urandom(500)) for row in range(3000)]
         caplog.clear()
-        vote = attempts.voted(*(pa.record_batch({"value": some}) for some in values))
+        vote = attempts.voted(*(pa.record_batch({"value": rows[n : n + 500]}) for n in range(0, 3000, 500)))
         assert caplog.text.count("Connection made") == 2, "the first one, that finds the brokers, and one to the broker"
         assert caplog.text.count("ProduceResponse throttled by broker") > 3
         assert wire.end([Vote.load(vote).transaction], commit=True) == [0]
@@ -73,7 +71,7 @@ def test_a_job_over_its_share_of_the_brokers_time_goes_on(
 ) -> None:
     with site.wire() as wire:
         for client in (f"exactsink {site.job}.out driver", f"exactsink.{site.job}.out"):
-            limit(wire, client, request_percentage=1)
+            limit(wire, client, request_percentage=0.3)
     caplog.clear()
     Driver(site, tmp_path / "journal").run(0)
     assert caplog.text.count("Connection made") == 4, "the driver's, and the task's"

@@ -150,7 +150,7 @@ def forgotten(participants: Participants, slot: int) -> Committable:
     wire, topic = participants.wire, participants.topic
     one = wire.take(participants.id(slot))
     wait_until(lambda: not wire.describe([one.id]), "the expiry")
-    runs = runs_of(Columns(pa.array([b"row"] * 2)), np.array([0, 1]), 1000, 0)
+    runs = runs_of(Columns(pa.array([b"row"] * 2)), np.array([0, 1]), 1000, int(time.time() * 1000))
     batches = [(run.partition, batch_of(run, Codec("none"), one.producer, 0)) for run in runs]
     request = produce_request(one, topic, batches, 30, joins=False)
     [answer] = wire.asker.use("write", lambda channel: channel.ask([(request, 1)]))
