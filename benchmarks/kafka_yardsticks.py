@@ -5,6 +5,7 @@ A loop that a careful user writes by hand, and our own plain writer without tran
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from confluent_kafka import Producer
 from benchmarks.null_backend import NullCommitter
 from exactsink.contract import Committable, Committer, JobContext, Traits, Txn, Writer
 from exactsink_kafka.backend import KafkaBackend
-from exactsink_kafka.errors import Failures
+from exactsink_kafka.errors import Failure, Failures
 from exactsink_kafka.options import KafkaOptions, producer_settings
 from exactsink_kafka.producer import PlainClient, RowProducer
 
@@ -110,8 +111,13 @@ class _Writer(Writer):
 class _Plain(PlainClient):
     """The plain client as it is, save for the transaction."""
 
-    def _begin(self, seconds: float) -> None:
-        """Take no id."""
+    def open(self, until: float) -> str:
+        """Connect, and take no id."""
+        return str(self._producer.cluster_id(timeout=max(0.0, until - time.monotonic())))
+
+    def failed(self) -> Failure | None:
+        """Report nothing beside what rows report: there is no transaction to ask."""
+        return None
 
 
 def _without_transactions(given: Mapping[str, str]) -> dict[str, str]:
