@@ -14,7 +14,7 @@ from tests.servers.hdfs import shared_hdfs
 from tests.servers.sftp import own_sftp
 
 _OF_RENAMES = {"one-vote-lost", "unknown-after-commit"}
-"""What is another than in a folder of this machine."""
+"""The scenarios that differ from those in a local folder."""
 
 
 @pytest.fixture(scope="module", params=["sftp", pytest.param("hdfs", marks=pytest.mark.proof)])

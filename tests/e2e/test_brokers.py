@@ -43,7 +43,7 @@ class Job:
         self.driver = self._start(*self.driver.unfired)
 
     def follow(self) -> int | None:
-        """Wait until the driver, or one that follows because a retry can help, stands still or ends: its exit code."""
+        """Wait until the driver ends, or stalls, or a retry of it does; return its exit code."""
         while True:
             seen = os.waitid(os.P_PID, self.driver.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             if seen is not None and seen.si_code == os.CLD_STOPPED:

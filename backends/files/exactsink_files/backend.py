@@ -26,7 +26,7 @@ from exactsink_files.stores import Store
 from exactsink_files.upload_files import UploadFiles
 from exactsink_files.uploads import Uploads
 from exactsink_files.votes import is_below
-from exactsink_files.writer import FilesWriter, TempFolder
+from exactsink_files.writer import FilesWriter, HiddenFiles, TempFolder
 
 __all__ = ["FilesBackend", "FilesOptions", "store_of"]
 
@@ -182,8 +182,8 @@ class FilesBackend(TabularBackend):
             return FilesWriter(txn, schema, self.options, TempFolder(txn, *json.loads(ticket)))
         root = self._root(ticket.decode())
         assert isinstance(root, ObjectPath)
-        files: Any = SentFiles(txn, root) if root.renames else UploadFiles(txn, store_of(root))
-        return FilesWriter(txn, schema, self.options, files)
+        hidden: HiddenFiles[Any] = SentFiles(txn, root) if root.renames else UploadFiles(txn, store_of(root))
+        return FilesWriter(txn, schema, self.options, hidden)
 
     def committer(self, ctx: JobContext) -> Committer:
         root = self.root

@@ -1,4 +1,4 @@
-"""Files on an SFTP server or in HDFS: hidden ones get their final names by a rename that refuses a name that stands.
+"""Files on an SFTP server or in HDFS: hidden files get their final names by a rename that never replaces a file.
 
 As in a local folder, but that a file has one name at a time: once it has the final one, no temp name waits.
 """

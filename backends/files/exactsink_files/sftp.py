@@ -99,12 +99,12 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
     def begin(self, path: str) -> SFTPFile:
         """Begin a new file; folders above it are made."""
         with suppress(FileNotFoundError):
-            return self.ftp.open(path, "wx")
+            return self.begin_own(path)
         self.make_folders(os.path.dirname(path))
-        return self.ftp.open(path, "wx")
+        return self.begin_own(path)
 
     def begin_own(self, path: str) -> SFTPFile:
-        """Begin a new file in a folder that stands."""
+        """Begin a new file in an existing folder."""
         return self.ftp.open(path, "wx")
 
     def seal(self, file: SFTPFile) -> None:

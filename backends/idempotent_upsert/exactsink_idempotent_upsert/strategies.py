@@ -184,12 +184,12 @@ class DirectWriter(Writer):
             what = "somebody deleted the table's owner record" if owner is None else self._database.owned_by(owner)[0]
             raise Refused(what, why=f"this task is of lineage {self._lineage}", next="leave the table to its owner")
 
-    def _late(self, stands: str) -> Refused:
-        """Return the error of a task whose epoch, or a later one (`stands`), another driver has already written."""
+    def _late(self, written: str) -> Refused:
+        """Return the error of a task that is too late: another driver wrote its epoch, or a later one (`written`)."""
         txn = self._txn
         return Refused(
             f"table {self._database.table.name} holds newer rows than this task's of epoch {txn.epoch}",
-            why=f"{stands} is there, this task is of generation {txn.generation}: an older write never goes over a"
+            why=f"{written} is there, this task is of generation {txn.generation}: an older write never goes over a"
             " newer one, so none of its rows was kept",
             next="leave the job to the driver that goes on with it",
         )

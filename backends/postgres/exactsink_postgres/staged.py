@@ -47,7 +47,7 @@ _IN_ORDER = "SET LOCAL synchronize_seqscans = off"  # a participant's rows are a
 
 @dataclass(frozen=True, slots=True)
 class StagedTicket(Ticket):
-    """A ticket for a staging table, with the sink's table that it stands for.
+    """A ticket for a staging table, with the sink's table that gets its rows.
 
     `target` is the sink's table. `keys` are its unique indexes that are checked before the decision.
     """

@@ -28,7 +28,7 @@ def _job_files(context: click.Context, parameter: click.Parameter, begun: str) -
 
 
 def _sink_names(context: click.Context, parameter: click.Parameter, begun: str) -> Sequence[str]:
-    """Complete the sinks of the job's file that stands before; none if it can't be read."""
+    """Complete the sinks of the job file that is already typed; none if it can't be read."""
     job = next((word for word in context.args if word.endswith(".toml")), "")  # click has not parsed the line
     with suppress(ConfigError):
         sinks = read_document(Path(job), os.environ).values.get("sinks", {})

@@ -208,7 +208,7 @@ class Committer(ABC):
         return [Prepared() if committable.ref in held else gone for committable in committables]
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        """Count the rows that the target holds now of these epochs, each of which was committed once. Changes nothing.
+        """Count the rows of these committed epochs that are in the target now. Changes nothing.
 
         An epoch that the result lacks can't be counted. An epoch that only the result has was never decided, and yet
         has rows in the target. `deep` reads all rows, if that proves more. Raises Retryable if the store doesn't

@@ -72,7 +72,10 @@ class Registry:
     def listings(self) -> list[BackendListing]:
         """List every backend, trying to import each: a broken one is listed with its problem."""
         unusable = {**self._broken, **self._disputed}
-        rows = [BackendListing(n, n, self._packages.get(n, ""), 0, {}, problem) for n, problem in unusable.items()]
+        rows = [
+            BackendListing(name, name, self._packages.get(name, ""), 0, {}, problem)
+            for name, problem in unusable.items()
+        ]
         for name, (source, spec) in self._specs.items():
             problem = missing(spec.drivers) and f"{missing(spec.drivers)}; next: {spec.install}"
             try:

@@ -109,10 +109,11 @@ class Epochs:
         From this driver's memory and the state file: no store is queried.
         """
         decision = None if self._driver is None else self._driver.journal.log.decision
-        state = self._history.last_state()
-        if decision is None or (state is not None and state.complete_epoch == decision.epoch):
+        if decision is None:
             return {}
-        return {name: len(decision.committables(name)) for name in self._sinks}
+        state = self._history.last_state()
+        is_complete = state is not None and state.complete_epoch == decision.epoch
+        return {name: 0 if is_complete else len(decision.committables(name)) for name in self._sinks}
 
     def is_parked(self) -> bool:
         """Return whether a batch waits, not begun, for the stop of its query."""

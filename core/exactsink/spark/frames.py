@@ -76,9 +76,12 @@ def run_name(run: Any) -> str:
     """Return a run's name; of a date its ISO 8601 form. Raises ConfigError."""
     if isinstance(run, date):
         return run.isoformat()
-    if isinstance(run, str) and run.strip():
-        return run
-    given = isinstance(run, str)
-    what = "a batch run needs a name" if given else f"a run's name is {type(run).__name__} {run!r:.40}"
-    why = "" if given else "its name identifies the run permanently, so it has to be the same text in each call"
-    raise ConfigError(what, why=why, next='give it as a text or a date: run="2026-11-20"')
+    if not isinstance(run, str):
+        raise ConfigError(
+            f"a run's name is {type(run).__name__} {run!r:.40}",
+            why="its name identifies the run permanently, so it has to be the same text in each call",
+            next='give it as a text or a date: run="2026-11-20"',
+        )
+    if not run.strip():
+        raise ConfigError("a batch run needs a name", next='give it as a text or a date: run="2026-11-20"')
+    return run

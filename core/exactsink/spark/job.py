@@ -261,10 +261,11 @@ class Job:
         """Start the query; where that fails, no driver is left behind."""
         try:
             return epochs.start(frame)
-        except BaseException as error:
+        except (PySparkException, Py4JJavaError) as error:
             epochs.close()
-            if isinstance(error, PySparkException | Py4JJavaError):
-                raise query_error(None, error) from error
+            raise query_error(None, error) from error
+        except BaseException:
+            epochs.close()
             raise
 
     def _refuse_second(self, frame: DataFrame) -> None:

@@ -33,7 +33,14 @@ _KILL_SECONDS = 3.0
 _GONE_SECONDS = 2.0
 """How long a JVM takes to be gone once its connections are."""
 _LAST_LINES = 4
-_LEVELS = {"TRACE": 10, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "FATAL": 50}
+_LEVELS = {
+    "TRACE": logging.DEBUG,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
 """Log4j's levels as those of `logging`."""
 _HEADER = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) (?P<text>.*)")
 _REST = re.compile(r"\s|$|Caused by: |Traceback |([A-Za-z_$][\w$]*\.)+[\w$]+(: |$)|\w+(Error|Exception)(: |$)")

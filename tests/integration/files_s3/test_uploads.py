@@ -58,8 +58,7 @@ def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monk
     [file] = VotedFiles.load(voted).files
     assert [part.size for part in file.parts[:-1]] == [8 << 20] * 3
     assert len(to_disk) == 4
-    assert kinds(sink.end(voted)) == [Committed]
-    assert lake.lines() == text
+    assert (kinds(sink.end(voted)), lake.lines()) == ([Committed], text)
     assert sum(part_bytes(number) for number in range(1, 10_001)) > 400 << 30
 
 
@@ -397,5 +396,4 @@ def test_an_abort_that_was_done_and_whose_answer_was_lost(lake: Lake, proxy: S3P
     sink, _ = lake.two_files(endpoint_url=proxy.endpoint)
     cut = proxy.set(Trap(ABORT))
     swept(sink)
-    assert cut.sprung.is_set()
-    assert lake.is_clean()
+    assert (cut.sprung.is_set(), lake.is_clean()) == (True, True)

@@ -211,7 +211,7 @@ class _Session(SqlSession):
             self._upsert(ordered)
 
     def _apply_at_once(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Apply rows of which some delete, from a temporary table, which ends with the connection."""
+        """Apply rows, some of which delete, from a temporary table. The table ends with the connection."""
         if (first := next(batches, None)) is None:
             return
         catalog, brought = Catalog.read(self._connection, self._table), first.schema.names

@@ -262,7 +262,7 @@ def _listed(names: Sequence[str], prefix: str = "") -> str:
 
 
 def take_rounds(run: Callable[..., Cursor[Any]], statements: Statements) -> tuple[int, int, int]:
-    """Apply each key's rows one after another, up to a round of which the table drops some.
+    """Apply each key's rows in rounds, one row of each key at a time. Stop after a round if the table drops rows of it.
 
     Return how many rows were changed, how many were applied (including those rightly left), and how many there were.
     """

@@ -140,9 +140,9 @@ class HdfsFiles(CloudFiles):
                     yield f"{prefix}{name}/", ObjectInfo(0, _seconds(each))
 
     def give_name(self, temp: str, final: str, options: str = "NONE") -> None:
-        """Rename a file. Raises FileExistsError where the name stands, FileNotFoundError for what is absent.
+        """Rename a file. Raises FileExistsError if the new name is taken, FileNotFoundError if the file is missing.
 
-        The rename without options answers 200 also when it did nothing, and moves a file into a folder of that name.
+        Without options, a rename also answers 200 if it did nothing, and moves a file into a folder with the new name.
         """
         destination = f"/{self.place(final)[1]}"
         url = self._url(*self.place(temp), "RENAME", destination=destination, renameoptions=options)
@@ -164,7 +164,7 @@ class HdfsFiles(CloudFiles):
         self.make_folders(path)
 
     def begin_own(self, path: str) -> _Sending:
-        """Begin a new file in a folder that stands."""
+        """Begin a new file in an existing folder."""
         with _connection_errors():
             return _Sending(self.call(lambda: self.place_for(path, "CREATE,SYNC_BLOCK", createparent="false")))
 
@@ -246,7 +246,7 @@ def _connection_errors() -> Iterator[None]:
 
 
 def _json(answer: Response) -> Any:
-    """Read an answer; one that is cut counts as none."""
+    """Read an answer. A truncated answer counts as no answer."""
     try:
         return json.loads(answer.content)
     except ValueError as error:
