@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,16 +51,17 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A folder of files, `epochs` times two; `rows` were counted in them."""
+    """A folder of files, so many an epoch; `rows` were counted in them."""
 
     kind: Rows
     folder: Path
     rows: int
     epochs: int
+    files_an_epoch: int = _FILES
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Read it as a stream, an epoch's files a trigger."""
-        reader = spark.readStream.schema(self.kind.ddl).option("maxFilesPerTrigger", _FILES)
+        reader = spark.readStream.schema(self.kind.ddl).option("maxFilesPerTrigger", self.files_an_epoch)
         return reader.parquet(str(self.folder))
 
     @property
@@ -77,8 +79,13 @@ class Source:
         """Return what it is."""
         return (
             f"{self.rows:,} rows ({self.kind.columns}), about 130 bytes each, {self.rows // self.epochs:,} an epoch; "
-            f"all read the same Parquet files (snappy), {_FILES} an epoch"
+            f"all read the same Parquet files (snappy), {self.files_an_epoch} an epoch"
         )
+
+    def in_larger_epochs(self) -> Source:
+        """Return the same files in a quarter of the epochs, or in one."""
+        epochs = max(1, self.epochs // 4)
+        return replace(self, epochs=epochs, files_an_epoch=math.ceil(self.epochs * self.files_an_epoch / epochs))
 
 
 def epochs_of(scale: float, epochs: int, rows: int) -> tuple[int, int]:

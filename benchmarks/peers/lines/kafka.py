@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -31,6 +32,7 @@ _PAYLOADS = 10_000
 _FLINK, _SPARK, _TOOL, _ONCE = "Flink KafkaSink", "Spark Kafka sink", "ProducerPerformance", "ours, at least once"
 _TIMEOUT = {"transaction.timeout.ms": "900000"}
 _SPIKE = "writer in the JVM (spike)"
+_LARGER = "ours, epochs four times as large"
 
 
 @contextmanager
@@ -38,6 +40,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
     with _opened(setting, LIKE_OURS) as (variants, bounds, notes):
         bounds += [*bounded("ours", _TOOL, 1.0)]
         bounds += [Bound(metric, "ours", _ONCE, at_most=1.1) for metric in ("wall_s", "cpu_s")]
+        bounds += [*bounded(_LARGER, _FLINK), *bounded(_LARGER, "ours")]
         bounds += [*bounded("ours", _SPIKE), *bounded(_SPIKE, _FLINK), *bounded("ours", f"{_FLINK}, generator")]
         notes += [
             f"{_ONCE}: our own writer, idempotent, without a transaction and without a commit by the driver",
@@ -115,16 +118,17 @@ class _Variants:
         sinks = {"ours": self._ours, _FLINK: self._flink, _SPIKE: self._in_jvm, _TOOL: self._tool, _ONCE: self._once}
         sinks |= {_SPARK: self._sink_of_spark} if self._with_spark else {}
         sinks |= {f"{_FLINK}, generator": self._flink_generator}
+        sinks |= {_LARGER: partial(self._ours, epochs=self._source.in_larger_epochs())}
         chosen = {name: prepare for name, prepare in sinks.items() if name in (names or sinks)}
         return [Variant(name, prepare, lambda folder: self._target.records()) for name, prepare in chosen.items()]
 
     def _filled(self, done: object = None) -> Metrics:
         return self._target.filled(self._source.rows)
 
-    def _ours(self, folder: Path) -> Work:
+    def _ours(self, folder: Path, epochs: Source | None = None) -> Work:
         options = {"bootstrap_servers": self._served.server.bootstrap, "topic": self._target.fresh()}
         producer = {"compression.type": self._producer["compression.type"]}
-        spark, source = self._spark, self._source
+        spark, source = self._spark, epochs or self._source
         return self._sides.timed(
             SPARK,
             lambda: self._filled(
