@@ -10,7 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.jobs import ROWS_AN_EPOCH, SPARK, THREE_SINKS, TWO_FILES, in_lake, leftovers, write_job, wrong_rows
+from tests.e2e.jobs import (
+    PARTICIPANTS,
+    ROWS_AN_EPOCH,
+    SOURCE,
+    SPARK,
+    THREE_SINKS,
+    TWO_FILES,
+    in_lake,
+    leftovers,
+    write_job,
+    wrong_rows,
+)
 from tests.servers.s3 import S3Server, own_s3
 from tests.servers.s3_proxy import S3Proxy, cutting_s3
 from tests.servers.s3a_jars import s3a_conf
@@ -32,13 +43,21 @@ class Bucket:
 
     def job(self) -> Path:
         """Write the job's file."""
+        return self._job(TWO_FILES, SPARK, {})
+
+    def job_on(self, master: str, transform: str, conf: Mapping[str, object], files: int = PARTICIPANTS) -> Path:
+        """Write the file of a job that runs on a cluster: its tasks need nothing but the bucket, for the source too."""
+        for path in sorted((self._folder / "source").iterdir()):
+            self.client.put_object(Bucket=self.name, Key=f"source/{path.name}", Body=path.read_bytes())
+        source = SOURCE.replace("{folder}", f"s3a://{self.name}").replace("Trigger = 1", f"Trigger = {files}")
+        return self._job(source, SPARK.replace("local[2]", master), conf, transform)
+
+    def _job(self, source: str, spark: str, conf: Mapping[str, object], more: str = "") -> Path:
         in_bucket = re.sub(r"\{folder\}/(lake|lines)", rf"s3://{self.name}/\1", THREE_SINKS)
-        conf = {f"spark.executorEnv.{name}": value for name, value in self.proxy.environment.items()}
-        conf |= s3a_conf(self.proxy)
-        spark = SPARK + "".join(f'"{name}" = "{value}"\n' for name, value in conf.items())
-        return write_job(
-            self._folder, in_bucket, source=TWO_FILES, spark=spark, checkpoint=f"s3a://{self.name}/checkpoint"
-        )
+        there = {f"spark.executorEnv.{name}": value for name, value in self.proxy.environment.items()}
+        there |= s3a_conf(self.proxy)
+        spark += "".join(f'"{name}" = "{value}"\n' for name, value in {**there, **conf}.items())
+        return write_job(self._folder, in_bucket, more, source, spark, checkpoint=f"s3a://{self.name}/checkpoint")
 
     @cached_property
     def client(self) -> Any:
@@ -54,6 +73,11 @@ class Bucket:
         """List the unfinished uploads, key and id."""
         found = self.client.list_multipart_uploads(Bucket=self.name).get("Uploads", [])
         return sorted((upload["Key"], upload["UploadId"]) for upload in found)
+
+    def parts(self, upload: tuple[str, str]) -> int:
+        """Count the parts of an unfinished upload that have arrived."""
+        key, number = upload
+        return len(self.client.list_parts(Bucket=self.name, Key=key, UploadId=number).get("Parts", ()))
 
     def objects(self, *prefixes: str) -> Mapping[str, tuple[str, object]]:
         """List all objects below these prefixes: the ETag of each, and when it was written."""
