@@ -5,11 +5,9 @@ from __future__ import annotations
 import signal
 import sqlite3
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 
 import pytest
-from psycopg.conninfo import conninfo_to_dict
 
 from exactsink.testing import Fault
 from tests.e2e import slow_tasks
@@ -136,57 +134,6 @@ def test_tables_beside_kafka_and_postgres_killed_before_and_after_each_point_of_
     drivers.whole(job, jvm=jvm)
     assert database.amiss(tmp_path) == {}
     assert kafka_sink.amiss(tmp_path) == {}
-
-
-_UPSERTED = """
-[sinks.{name}]
-backend = "idempotent_upsert"
-url = "{url}"
-table = "{name}"
-keys = ["id"]
-columns = ["id", "kind", "amount"]
-set = {{{{ times = "{name}.times + 1" }}}}
-{more}
-"""
-_STEPS = [("decide", "after"), ("commit:orders", "before"), ("commit:orders", "after"), ("commit:items", "before")]
-_STEPS += [("commit:items", "after"), ("complete", "before")]
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
-def test_rows_that_name_rows_of_another_sink_come_after_those_whenever_the_driver_is_killed(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, kind: str, request: pytest.FixtureRequest
-) -> None:
-    """The server holds to the foreign key, and counts how often each row was applied."""
-    server = request.getfixturevalue(kind)
-    if kind == "postgres":
-        name = conninfo_to_dict(server.new_database("kills"))["dbname"]
-        url = f"postgresql:///{name}?host={server.folder}&user=postgres&port={server.port}"
-    else:
-        name = server.new_database("kills")
-        url = server.url(name)
-    execute = partial(server.execute, database=name)
-    columns = "id bigint PRIMARY KEY{}, kind varchar(9), amount double precision, times int DEFAULT 1"
-    execute(f"CREATE TABLE orders ({columns.format('')})")
-    execute(f"CREATE TABLE items ({columns.format(' REFERENCES orders (id)')})")
-    sinks = [("items", 'after = "orders"'), ("orders", "")]
-    write_source(tmp_path, (len(_STEPS) + 1) * PARTICIPANTS)
-    job = write_job(
-        tmp_path, "".join(_UPSERTED.format(name=name, url=url, more=more) for name, more in sinks), source=TWO_FILES
-    )
-
-    def epochs(table: str) -> float:
-        return int(execute(f"SELECT count(*) FROM {table}")[0][0]) / ROWS_AN_EPOCH
-
-    for epoch, (point, edge) in enumerate(_STEPS):
-        drivers.killed(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
-        done = _STEPS.index((point, edge))
-        assert epochs("orders") == epoch + (done >= _STEPS.index(("commit:orders", "after")))
-        assert epochs("items") == epoch + (done >= _STEPS.index(("commit:items", "after")))
-    drivers.whole(job, jvm=jvm)
-    for table in ("orders", "items"):
-        assert epochs(table) == len(_STEPS) + 1
-        assert list(execute(f"SELECT DISTINCT times FROM {table}")) == [(1,)]
 
 
 @pytest.mark.proof

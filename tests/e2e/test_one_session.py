@@ -12,8 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from exactsink.cli.main import main
-from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError, Retryable
-from exactsink.protocol.coordinator import Batch, Coordinator, EpochResult
+from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
@@ -57,26 +56,6 @@ def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: S
     hidden.unlink()
     (tmp_path / "aside").rename(hidden)
     _run(Job.from_toml(path), spark)
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-
-
-def test_run_restarts_on_retryable_and_every_restart_claims(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_source(tmp_path, 3)
-    job = Job.from_toml(write_job(tmp_path))
-    real, failed = Coordinator.run_epoch, []
-
-    def once(self: Coordinator, batch: Batch) -> EpochResult:
-        if batch.epoch == 1 and not failed:
-            failed.append(batch)
-            raise Retryable("a store was away for a moment")
-        return real(self, batch)
-
-    monkeypatch.setattr(Coordinator, "run_epoch", once)
-    _run(job, spark)
-    assert failed
-    assert job.journal().read().last_generation == 2
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 

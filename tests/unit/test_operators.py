@@ -89,21 +89,6 @@ def test_only_the_journals_own_query_says_that_an_epoch_is_done(
     assert [checkpoint.is_epoch_done(epoch, adopted.log) for epoch in (0, 6, 7, 8)] == [True, True, True, False]
 
 
-def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, command: Command) -> None:
-    job.decided()
-    hidden = job.folder / "lake" / "_exactsink" / job.vote(FOREIGN, 4, 9).ref
-    ended = command("recover", job.file)
-    assert ended.code == 5
-    assert f"exactsink recover {job.file} --sweep-token ffffffffffff" in ended.err
-    assert hidden.exists()
-    assert command("recover", job.file, "--sweep-token", "ffffffffffff").code == 0
-    assert (hidden.exists(), job.rows()) == (False, 6)
-    action, clean = job.journal.read().anchors[-2:]
-    assert isinstance(clean, Clean)
-    assert isinstance(action, Action)
-    assert action.outcome.endswith("swept the tokens ffffffffffff")
-
-
 def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Command) -> None:
     """The operator names a token that stands in the journal: its decided votes are committed all the same."""
     claim, _ = job.decided()
