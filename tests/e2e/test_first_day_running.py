@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.first_day import Day
 from tests.e2e.jobs import LINES, ROWS_A_BATCH, SINKS, SPARK, ids, in_lake, in_table, write_job, write_source
@@ -33,57 +32,22 @@ columns = ["id"]
 create = true
 """
 _PYENV = Path.home() / ".pyenv/versions"
-_OFTEN = 'trigger = "1 second"\n'
 
 
-def test_names_keys_and_folders_that_change_under_a_job(
+def test_a_source_that_is_gone_is_named_and_one_without_files_is_no_mistake(
     tmp_path: Path, drivers: Drivers, jvm: WarmJvm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_source(tmp_path, 1)
     day = Day(tmp_path, drivers, jvm, capfd)
     write_job(tmp_path)
     day.whole()
-    write_source(tmp_path, 2)
-
-    day.edit(('name = "e2e"', 'name = "shop"'))
-    belongs = "the journal belongs to job e2e, and this is job shop: ids in every sink contain the name"
-    day.refused(5, belongs, "\n  next: use the old job name, or give this job its own checkpoint")
-    day.edit(('name = "shop"', 'name = "e2e"'))
-
-    day.edit(('keys = ["id"]', 'keys = ["id", "kind"]'))
-    said = day.refused(
-        5, "sink table: table rows has no PRIMARY KEY or UNIQUE index over exactly id, kind\n  fix: CREATE"
-    )
-    day.edit(('keys = ["id", "kind"]', 'keys = ["id"]'))
-    assert day.fixes(said)[0].startswith('CREATE UNIQUE INDEX "exactsink_rows_id_kind" ON "rows" ("id", "kind");')
-
-    (tmp_path / "checkpoint").rename(tmp_path / "mislaid")
-    gone = f"and its checkpoint {tmp_path}/checkpoint is gone: a new checkpoint starts at epoch 0 again"
-    day.refused(
-        5, "the journal belongs to query ", gone, f"\n  next: restore the checkpoint; or `exactsink adopt {day.file}`"
-    )
-    (tmp_path / "mislaid").rename(tmp_path / "checkpoint")
-
-    drivers.killed(day.file, Fault("decide", "after", "kill", 1), jvm=jvm)
-    day.edit(("[sinks.lake]", "[sinks.pond]"))
-    target = f"backend files (rename), target file://{tmp_path}/lake"
-    lacks = "the config lacks sink lake as it was: epoch 1 may be unfinished, and holds rows: "
-    recover = f"\n  next: put [sinks.lake] back as it was, `exactsink recover {day.file}`, then change it"
-    day.refused(2, f"{lacks}{target}{recover}")
-    day.edit(("[sinks.pond]", "[sinks.lake]"))
-    assert day.command("recover --take-over")[0] == 0, "a killed driver is taken for alive for a minute"
-    day.edit(("[sinks.lake]", "[sinks.pond]"))
-    write_source(tmp_path, 3)
-    day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-
     shutil.rmtree(tmp_path / "source")
     day.refused(
         2, f"[PATH_NOT_FOUND] Path does not exist: {tmp_path}/source", "\n  next: fix [source] or the transform"
     )
     (tmp_path / "source").mkdir()
     day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3), "a source without files is no mistake, and gives no row"
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
 
 
 def test_another_python_on_the_executors_is_named_before_the_first_row(

@@ -29,12 +29,6 @@ def s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm
         yield started
 
 
-@pytest.fixture(scope="module")
-def other_s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
-    with closing(_s3_jvm(s3, tmp_path_factory.mktemp("other-s3-jvm"))) as started:
-        yield started
-
-
 def _s3_jvm(s3: S3, folder: Path) -> WarmJvm:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3.environment.items():
