@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.cli.main import main
 from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
@@ -153,14 +149,3 @@ def test_early_rows_beside_exact_sinks_must_be_allowed(spark: SparkSession, tmp_
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
     promised = {event.fields["sink"]: event.fields["guarantee"] for event in reported if event.name == "sink"}
     assert promised == {"lake": "exactly once", "table": "effectively once"}
-    path = write_job(tmp_path, direct, "allow_early_rows = true\n")
-    shutil.rmtree(tmp_path / "checkpoint.exactsink" / "journal")
-    write_source(tmp_path, 3)
-    with pytest.raises(LineageError, match="another journal fed this target"):
-        _run(Job.from_toml(path), spark)
-    assert main(["rebase", str(path), "--sink", "lake=1", "--sink", "table=1", "--batch", "2", "--yes"]) == 0
-    _run(Job.from_toml(path), spark)
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
-        of = connection.execute("SELECT exactsink_epoch, count(*) FROM rows GROUP BY 1").fetchall()
-    assert of == [(0, 500), (1, 500), (3, 500)], "epoch 2 may have been begun: rows of it may stand there"

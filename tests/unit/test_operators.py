@@ -89,13 +89,6 @@ def test_only_the_journals_own_query_says_that_an_epoch_is_done(
     assert [checkpoint.is_epoch_done(epoch, adopted.log) for epoch in (0, 6, 7, 8)] == [True, True, True, False]
 
 
-def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Command) -> None:
-    """The operator names a token that stands in the journal: its decided votes are committed all the same."""
-    claim, _ = job.decided()
-    assert command("recover", job.file, "--sweep-token", claim.token).code == 0
-    assert job.rows() == 6
-
-
 def test_a_mistyped_token_is_refused_and_a_swept_one_may_come_again(job: Job, command: Command) -> None:
     job.decided()
     job.vote(FOREIGN, 4, 9)
@@ -119,13 +112,6 @@ def test_a_job_whose_driver_may_live_is_refused_without_take_over(job: Job, name
     assert "--take-over" in ended.err
     assert (job.journal.read().last_generation, job.rows()) == (1, 0)
     assert command(name, job.file, "--take-over").code == 0
-    assert job.rows() == 6
-
-
-def test_an_old_heartbeat_is_no_running_driver(job: Job, command: Command) -> None:
-    job.decided()
-    job.heartbeat(time.time() - 61)
-    assert command("recover", job.file).code == 0
     assert job.rows() == 6
 
 

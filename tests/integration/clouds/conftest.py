@@ -29,7 +29,7 @@ def emulator(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 async def _soon(self: object, seconds: float) -> None:
-    """Wait as a client of S3 does before it repeats a request, for a fiftieth of its time: of its ten, half a minute."""
+    """Wait before a client of S3 repeats a request, for a fiftieth of its time: all of its ten take half a minute."""
     await asyncio.sleep(seconds / 50)
 
 

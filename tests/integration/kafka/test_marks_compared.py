@@ -17,6 +17,7 @@ from tests.servers.kafka import own_kafka
 pytest_plugins = ["tests.servers.fixtures"]
 
 
+@pytest.mark.proof
 def test_a_broker_put_back_from_a_backup_stops_the_job_and_no_row_comes_twice(tmp_path: Path) -> None:
     with own_kafka() as broker:
         driver, data = Driver(Site(broker), tmp_path / "journal"), broker.folder / "data"
