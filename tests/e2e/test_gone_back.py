@@ -108,12 +108,6 @@ def test_what_went_back_by_itself_stops_the_job_and_doubles_nothing(
         shutil.rmtree(folder / "elsewhere.exactsink", ignore_errors=True)
 
 
-def test_all_that_belongs_together_may_go_back_together(spark: SparkSession, folder: Path) -> None:
-    put_back(folder, "yesterday", *PARTS)
-    run(spark, folder / "job.toml")
-    assert in_lake(folder) == in_table(folder) == ids(3)
-
-
 def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

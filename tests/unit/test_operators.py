@@ -19,8 +19,7 @@ from tests.unit.manual_job import FOREIGN, Job
 from exactsink.contract import JobContext, Retryable
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import load_config
-from exactsink.job.history import JobHistory
-from exactsink.protocol.journal.records import Action, Clean, Complete, Settled
+from exactsink.protocol.journal.records import Action, Clean, Settled
 from exactsink.protocol.reach import Reach
 from exactsink.protocol.sweep import Sweep
 
@@ -58,16 +57,6 @@ def test_recover_commits_what_is_decided_and_sweeps_the_rest(job: Job, command: 
     assert job.rows() == 6
     body = command("status", job.file, "--json").body
     assert (body["last_complete_epoch"], body["driver_ended"]) == (0, True)
-
-
-@pytest.mark.parametrize("done", [(), (0,), (7,)], ids=str)
-def test_what_another_querys_checkpoint_records_as_done_passes_over_no_decided_rows(
-    job: Job, command: Command, done: tuple[int, ...]
-) -> None:
-    """A decided file is gone. Batches of the query that stands at the path have the same numbers, and prove nothing."""
-    _lose_a_decided_file(job)
-    job.checkpoint("query-9", *done)
-    assert command("recover", job.file).code == 3
 
 
 @pytest.mark.parametrize(
@@ -245,18 +234,6 @@ def test_history_reports_claims_decisions_and_actions_in_their_order(job: Job, c
     assert (action["who"].endswith(f" on {platform.node()}"), action["settled"][0]["committed"]) == (True, 2)
     out = command("history", job.file, "--last", "2").out.splitlines()
     assert (len(out), out[1].endswith("recovered by an operator")) == (3, True)
-
-
-def test_a_batch_runs_history_is_its_own(job: Job, command: Command) -> None:
-    config, _ = load_config(job.file)
-    journal = JobHistory.of(config, "2026-11-20").journal(lambda attempt: None)
-    journal.claim("run 2026-11-20", "host:17")
-    journal.keep(Complete(0))
-    body = command("status", job.file, "--run", "2026-11-20", "--json").body
-    assert (body["run"], body["run_complete"], body["generation"]) == ("2026-11-20", True, 1)
-    assert command("recover", job.file, "--run", "2026-11-20").code == 0
-    assert (journal.read().last_generation, job.journal.read().last_generation) == (2, 0)
-    assert isinstance(journal.read().anchors[-1], Action)
 
 
 # init and script
