@@ -78,6 +78,7 @@ def runs(tmp_path: Path, drivers: Drivers, s3_jvm: WarmJvm, bucket: Bucket) -> R
     return Runs(tmp_path, drivers, s3_jvm, bucket)
 
 
+@pytest.mark.proof
 def test_killed_around_the_decision_and_in_a_commit_and_answers_of_complete_lost(runs: Runs, bucket: Bucket) -> None:
     """The repeat of a Complete is answered in both known ways: as the first time, and by NoSuchUpload."""
     assert runs.killed("decide", "before", 0) == (0, UPLOADS), "nothing is visible before the decision"
