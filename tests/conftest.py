@@ -36,7 +36,7 @@ _FIRST = (
 _ALONE = ("simulation", "conformance")
 """Folders whose tests are handed out one by one; elsewhere a file's tests, which share servers, stay together."""
 _SESSIONS = (
-    {"adopt", "batch_runs", "failover", "gone_back", "kafka_session", "one_session", "routes", "postgres_shapes"},
+    {"adopt", "batch_runs", "gone_back", "kafka_session", "one_session", "routes", "postgres_shapes"},
     {"arrow_settings", "by_hand", "one_pass", "sql_transform", "text_files", "a_route_gives_no_frame_to_a_quarantine"},
 )
 """Tests of `e2e` with a Spark session in the test process, by file or name: two workers have one."""

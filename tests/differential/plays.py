@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from decimal import localcontext
 from functools import cached_property
@@ -238,7 +240,23 @@ def play(given: Play, place: Place, folder: Path) -> tuple[str, str]:
             place.run(f"UPDATE {given.table} SET d = 8")
             for row in stands.values():
                 row["d"] = 8
+    natural = KINDS["whole"].declared[place.database][0]
+    if given.kinds["o"] == "whole" and (given.declared or {}).get("o", natural) == natural:
+        _audit(given, session, Counter(row["o"] for row in stands.values()))
     return ENDS[0], ""
+
+
+def _audit(given: Play, session: Session, held: Counter[int | None]) -> None:
+    """Let the database count its rows by a whole column, as if that held epochs: from 2 on; of 9 there is none."""
+    with closing(session.backend.committer(replace(session.ctx, epoch_column="o"))) as committer:
+        found = committer.audit({2: (), 9: ()}, deep=False)
+    none = None if held[None] else 0  # rows without an epoch may be any epoch's
+    wanted = {epoch: held[epoch] or none for epoch in (2, 9)}
+    wanted |= {epoch: rows for epoch, rows in held.items() if epoch is not None and epoch > 2}
+    if {epoch: audit.rows for epoch, audit in found.items()} != wanted:
+        raise PlayError(f"{given}\nthe audit found {found}, the dictionary has {wanted}")
+    if not all(audit.at_most or audit.rows is None for audit in found.values()):
+        raise PlayError(f"{given}\nthe audit counts as all rows what others may have added to: {found}")
 
 
 class _Checked(ExactsinkError):

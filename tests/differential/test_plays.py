@@ -64,6 +64,7 @@ class Chosen(NamedTuple):
 
 _CHECKED = dict.fromkeys(("sqlite", "postgres", "mariadb", "duckdb"), ENDS[1])
 _DELETES, _NEWER = {"delete_when": "v = ''"}, {"version": "o"}
+_FIRST = {"mode": "insert_if_absent", "order_by": "o"}
 _CHOSEN = {
     "a uuid and bytes, a version, and deletes": Chosen({"k1": "uuid", "k2": "bytes"}, _NEWER | _DELETES),
     "texts and instants": Chosen(
@@ -82,8 +83,12 @@ _CHOSEN = {
     "a version of another type than its column": Chosen(
         {"o": "float"}, _NEWER, odd="o", ends=_CHECKED | {"sqlite": ENDS[0]}
     ),
+    "the first one stays": Chosen({}, _FIRST),
+    "the first one stays, written by tasks": Chosen({}, {"strategy": "direct", **_FIRST}),
+    "some columns of what is newer": Chosen({}, {"update_columns": ("n",), **_NEWER}),
+    "some columns, written by tasks": Chosen({}, {"strategy": "direct", "update_columns": ("n",), **_NEWER}),
 }
-"""What issue 32 found wrong in one database at least."""
+"""What issue 32 found wrong in one database at least; then the options that none of those has."""
 
 
 def _chosen(name: str, database: str) -> Play:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "SERVERS", "Command", "Step", "commands", "pages", "shown", "steps"]
+__all__ = ["ROOT", "SERVERS", "Command", "Step", "commands", "pages", "shown", "steps", "steps_in"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -54,11 +54,17 @@ def pages() -> list[Path]:
 
 def steps(page: Path) -> list[Step]:
     """Read a page's blocks in order. Raises ValueError for a block that does not say how it is run."""
+    name = page.relative_to(page.parents[1]) if page.parent != ROOT else page.name
+    return steps_in(page.read_text(encoding="utf-8"), str(name))
+
+
+def steps_in(text: str, name: str = "") -> list[Step]:
+    """Read the blocks of a page's text, whose places have this name."""
     found: list[Step] = []
-    lines = page.read_text(encoding="utf-8").splitlines()
+    lines = text.splitlines()
     number = 0
     while number < len(lines):
-        place = f"{page.relative_to(page.parents[1]) if page.parent != ROOT else page.name}:{number + 1}"
+        place = f"{name}:{number + 1}"
         stand_in = _STAND_IN.fullmatch(lines[number])
         fence = _FENCE.fullmatch(lines[number])
         number += 1

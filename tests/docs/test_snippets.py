@@ -6,12 +6,13 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.docs.pages import ROOT, Command, pages, shown, steps
+from tests.docs.pages import ROOT, Command, Step, pages, shown, steps, steps_in
 from tests.docs.reader import Reader
 from tests.servers.postgres import Postgres
 
@@ -22,16 +23,25 @@ _ALWAYS = {"README.md", "docs/tutorial.md"}
 
 
 def touched(root: Path) -> set[str]:
-    """Return the pages that a change concerns: those that differ from where the branch left `origin/main`, or `main`.
+    """Return the pages that a change concerns: those with other blocks than where the branch left `origin/main`, or
+    `main`; what stands around a block is not run.
 
     On that commit itself, as in a fresh clone: those that changed in the six hours up to it, as work lands in many
     commits. `EXACTSINK_TESTS_SINCE` names another commit, as the workflow does with the one before a push. All of them
     where git can't say.
     """
 
+    def read(*arguments: str) -> str:
+        return subprocess.run(["git", "-C", root, *arguments], capture_output=True, text=True, check=True).stdout
+
     def git(*arguments: str) -> list[str]:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-        return done.stdout.split()
+        return read(*arguments).split()
+
+    def differs(page: str, base: str) -> bool:
+        try:
+            return _blocks((root / page).read_text()) != _blocks(read("show", f"{base}:{page}"))
+        except (FileNotFoundError, ValueError, subprocess.CalledProcessError):  # of a page that is new, or is no more
+            return True
 
     try:
         [head] = git("rev-parse", "HEAD")
@@ -43,9 +53,15 @@ def touched(root: Path) -> set[str]:
         [seconds] = git("log", "-1", "--format=%ct")
         bases += git("rev-list", "-1", f"--before={int(seconds) - 6 * 3600}", "HEAD")
         base = next(filter(None, bases))
-        return {*git("diff", "--name-only", base, "--"), *git("ls-files", "--others", "--exclude-standard")}
+        changed = [page for page in git("diff", "--name-only", base, "--") if page.endswith(".md")]
+        new = git("ls-files", "--others", "--exclude-standard")
+        return {*(page for page in changed if differs(page, base)), *new}
     except (OSError, StopIteration, subprocess.CalledProcessError):
         return set(_PAGES)
+
+
+def _blocks(text: str) -> list[Step]:
+    return [replace(step, place="") for step in steps_in(text)]
 
 
 def _pages() -> Iterator[ParameterSet]:
@@ -139,7 +155,7 @@ def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.Mo
 
     def committed(*pages: str, day: int) -> None:
         for page in pages:
-            (tmp_path / page).write_text(f"{page} of {pages}\n")
+            (tmp_path / page).write_text(f"```console run\n$ echo {page} {pages}\n```\n")
         monkeypatch.setenv("GIT_COMMITTER_DATE", f"2026-01-{day:02}T12:00:00Z")
         git("add", *pages)
         git("commit", "-m", "pages")
@@ -159,6 +175,7 @@ def test_the_pages_that_a_change_concerns(tmp_path: Path, monkeypatch: pytest.Mo
     assert touched(tmp_path) == {"fourth.md", "fifth.md", "new.md"}, "all of a branch"
     git("update-ref", "refs/remotes/origin/main", "HEAD^")
     (tmp_path / "first.md").write_text("edited\n")
+    (tmp_path / "third.md").write_text(f"Prose.\n\n{(tmp_path / 'third.md').read_text()}")
     assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "what is not pushed"
     git("update-ref", "refs/remotes/origin/main", "HEAD")
     assert touched(tmp_path) == {"first.md", "fifth.md", "new.md"}, "a fresh clone"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import shutil
-import signal
 import sqlite3
 import sys
 from collections import Counter
@@ -16,14 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
 from tests.e2e.first_day import Day
 from tests.e2e.jobs import LINES, ROWS_A_BATCH, SINKS, SPARK, ids, in_lake, in_table, write_job, write_source
 from tests.e2e.kafka_job import KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
-from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.proof
 
@@ -36,118 +32,22 @@ columns = ["id"]
 create = true
 """
 _PYENV = Path.home() / ".pyenv/versions"
-_OFTEN = 'trigger = "1 second"\n'
 
 
-def test_names_keys_and_folders_that_change_under_a_job(
+def test_a_source_that_is_gone_is_named_and_one_without_files_is_no_mistake(
     tmp_path: Path, drivers: Drivers, jvm: WarmJvm, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write_source(tmp_path, 1)
     day = Day(tmp_path, drivers, jvm, capfd)
     write_job(tmp_path)
     day.whole()
-    write_source(tmp_path, 2)
-
-    day.edit(('name = "e2e"', 'name = "shop"'))
-    belongs = "the journal belongs to job e2e, and this is job shop: ids in every sink contain the name"
-    day.refused(5, belongs, "\n  next: use the old job name, or give this job its own checkpoint")
-    day.edit(('name = "shop"', 'name = "e2e"'))
-
-    day.edit(('keys = ["id"]', 'keys = ["id", "kind"]'))
-    said = day.refused(
-        5, "sink table: table rows has no PRIMARY KEY or UNIQUE index over exactly id, kind\n  fix: CREATE"
-    )
-    day.edit(('keys = ["id", "kind"]', 'keys = ["id"]'))
-    assert day.fixes(said)[0].startswith('CREATE UNIQUE INDEX "exactsink_rows_id_kind" ON "rows" ("id", "kind");')
-
-    (tmp_path / "checkpoint").rename(tmp_path / "mislaid")
-    gone = f"and its checkpoint {tmp_path}/checkpoint is gone: a new checkpoint starts at epoch 0 again"
-    day.refused(
-        5, "the journal belongs to query ", gone, f"\n  next: restore the checkpoint; or `exactsink adopt {day.file}`"
-    )
-    (tmp_path / "mislaid").rename(tmp_path / "checkpoint")
-
-    drivers.killed(day.file, Fault("decide", "after", "kill", 1), jvm=jvm)
-    day.edit(("[sinks.lake]", "[sinks.pond]"))
-    target = f"backend files (rename), target file://{tmp_path}/lake"
-    lacks = "the config lacks sink lake as it was: epoch 1 may be unfinished, and holds rows: "
-    recover = f"\n  next: put [sinks.lake] back as it was, `exactsink recover {day.file}`, then change it"
-    day.refused(2, f"{lacks}{target}{recover}")
-    day.edit(("[sinks.pond]", "[sinks.lake]"))
-    assert day.command("recover --take-over")[0] == 0, "a killed driver is taken for alive for a minute"
-    day.edit(("[sinks.lake]", "[sinks.pond]"))
-    write_source(tmp_path, 3)
-    day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-
     shutil.rmtree(tmp_path / "source")
     day.refused(
         2, f"[PATH_NOT_FOUND] Path does not exist: {tmp_path}/source", "\n  next: fix [source] or the transform"
     )
     (tmp_path / "source").mkdir()
     day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3), "a source without files is no mistake, and gives no row"
-
-
-def test_a_job_that_is_started_twice_or_interrupted(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, other_jvm: WarmJvm, capfd: pytest.CaptureFixture[str]
-) -> None:
-    write_source(tmp_path, 1)
-    day = Day(tmp_path, drivers, jvm, capfd)
-    write_job(tmp_path, job=_OFTEN + "restarts = 0\n")
-    first = drivers.start(day.file, jvm=jvm)
-    first.until(lambda: "exactsink.epoch epoch job=e2e epoch=0" in first.reported, "its epoch")
-    day.edit((_OFTEN, ""))
-    drivers.whole(day.file, jvm=other_jvm)
-    write_source(tmp_path, 2)
-    assert first.exit_code() == 4, first.reported
-    fenced = first.reported[first.reported.rindex("exactsink: ") :]
-    assert re.search(r"exactsink: .*(claimed|generation 2).*\n  next: ", fenced, re.DOTALL), fenced
-    first.end()
-    day.whole()
-
-    day.edit(("restarts = 0\n", _OFTEN + "restarts = 0\n"))
-    interrupted = drivers.start(day.file, jvm=jvm)
-    write_source(tmp_path, 3)
-    interrupted.until(lambda: "exactsink.epoch epoch job=e2e epoch=2" in interrupted.reported, "its epoch")
-    interrupted.send(signal.SIGINT)
-    assert interrupted.exit_code() == 130, interrupted.reported
-    said = r"^exactsink: .*; nothing decided is lost, the (same command|next start) goes on$"
-    assert re.search(said, interrupted.reported, re.MULTILINE), interrupted.reported
-    interrupted.end()
-    day.edit((_OFTEN, ""))
-    day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-
-
-def test_a_server_that_goes_down_in_the_middle_is_named(
-    tmp_path: Path,
-    drivers: Drivers,
-    jvm: WarmJvm,
-    own_server: PostgresServer,
-    own_database: Database,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    write_source(tmp_path, 2)
-    day = Day(tmp_path, drivers, jvm, capfd)
-    sinks = SINKS + _DB.replace("{conninfo}", own_server.conninfo(own_database.name))
-    write_job(tmp_path, sinks, "restarts = 0\n")
-    driver = drivers.start(day.file, Fault("decide", "after", "stall", 1), jvm=jvm)
-    driver.stopped()
-    own_server.stop("immediate")
-    driver.send(signal.SIGCONT)
-    try:
-        assert driver.exit_code() == 75, driver.reported
-    finally:
-        own_server.start()
-    down = driver.reported[driver.reported.rindex("exactsink: ") :]
-    assert "sink db" in down, down
-    assert "\n  next: check that the server is up, then start the job again" in down, down
-    assert "Traceback" not in driver.reported
-    driver.end()
-    day.whole()
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
-    assert Counter(row for (row,) in own_database.execute("SELECT id FROM rows")) == ids(2)
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(1)
 
 
 def test_another_python_on_the_executors_is_named_before_the_first_row(

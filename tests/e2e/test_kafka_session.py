@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import NewTopic
 from pyspark.sql import SparkSession
 
 from exactsink.cli.main import main
@@ -31,12 +29,6 @@ def forget_the_mark(sink: KafkaSink) -> None:
     client.delete_consumer_groups([group])[group].result(30)
 
 
-def make_the_topic_again(sink: KafkaSink) -> None:
-    sink.broker.delete_topic(sink.topic)
-    client = sink.broker.admin()
-    client.create_topics([NewTopic(sink.topic, 2, 1)])[sink.topic].result(30)
-
-
 def test_checkpoint_and_journal_of_yesterday_stop_the_job_and_those_of_today_go_on(
     spark: SparkSession, tmp_path: Path, kafka_sink: KafkaSink
 ) -> None:
@@ -56,31 +48,26 @@ def test_checkpoint_and_journal_of_yesterday_stop_the_job_and_those_of_today_go_
     assert kafka_sink.amiss(tmp_path) == {}
 
 
-@pytest.mark.parametrize(("damage", "left"), [(forget_the_mark, 2), (make_the_topic_again, 0)])
 def test_a_mark_that_is_gone_stops_the_job_and_rebase_goes_on(
-    spark: SparkSession,
-    tmp_path: Path,
-    kafka_sink: KafkaSink,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[KafkaSink], None],
-    left: int,
+    spark: SparkSession, tmp_path: Path, kafka_sink: KafkaSink, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A topic that is made again has none either (tests/integration/kafka/test_marks_compared.py)."""
     path, name = write_job(tmp_path, kafka_sink.sink()), kafka_sink.name
     write_source(tmp_path, 2)
     run(spark, path)
-    damage(kafka_sink)
+    forget_the_mark(kafka_sink)
     write_source(tmp_path, 3)
     says = rf"(?s)sink {name}: its target holds no mark, the journal expects epoch 1.*rebase \S+job\.toml"
     with pytest.raises(InDoubtError, match=says) as stopped:
         run(spark, path)
     assert stopped.value.exit_code == 3
-    assert written(kafka_sink) == ids(left)
+    assert written(kafka_sink) == ids(2)
     assert main(["rebase", str(path)]) == 0
     [command] = re.findall(r"go on .*: exactsink (rebase .*) --yes", capsys.readouterr().out)
     assert command == f"rebase {path} --sink {name}=none --batch 2"
     assert main([*command.split(), "--yes", "--reason", "a test"]) == 0
     run(spark, path)
-    assert (written(kafka_sink), kafka_sink.open) == (ids(left) + (ids(3) - ids(2)), [])
+    assert (written(kafka_sink), kafka_sink.open) == (ids(3), [])
 
 
 @pytest.mark.parametrize("given", ["array(named_struct('k', 'a', 'v', 'b'))", "map('a', 'b')"])

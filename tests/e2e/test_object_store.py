@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
 
 import pytest
 
-from exactsink.contract import Fenced
 from exactsink.testing import Fault
 from tests.e2e.drivers import Driver, Drivers
 from tests.e2e.jobs import PARTICIPANTS, write_source
@@ -28,12 +26,6 @@ UPLOADS = 4 * PARTICIPANTS
 def s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
     """A JVM with Spark's S3A connector, and credentials."""
     with closing(_s3_jvm(s3, tmp_path_factory.mktemp("s3-jvm"))) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def other_s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
-    with closing(_s3_jvm(s3, tmp_path_factory.mktemp("other-s3-jvm"))) as started:
         yield started
 
 
@@ -86,6 +78,7 @@ def runs(tmp_path: Path, drivers: Drivers, s3_jvm: WarmJvm, bucket: Bucket) -> R
     return Runs(tmp_path, drivers, s3_jvm, bucket)
 
 
+@pytest.mark.proof
 def test_killed_around_the_decision_and_in_a_commit_and_answers_of_complete_lost(runs: Runs, bucket: Bucket) -> None:
     """The repeat of a Complete is answered in both known ways: as the first time, and by NoSuchUpload."""
     assert runs.killed("decide", "before", 0) == (0, UPLOADS), "nothing is visible before the decision"
@@ -119,28 +112,6 @@ def test_server_killed_between_vote_and_commit_and_in_the_commit_of_many_files(
 
 
 @pytest.mark.proof
-def test_upload_that_somebody_removed_before_the_commit_is_written_again(runs: Runs, bucket: Bucket) -> None:
-    runs.killed("decide", "after", 1)
-    key, upload = bucket.uploads()[0]
-    bucket.client.abort_multipart_upload(Bucket=bucket.name, Key=key, UploadId=upload)
-    runs.whole()
-
-
-@pytest.mark.proof
-def test_reader_that_moved_a_final_file_away_before_a_recommit(runs: Runs, bucket: Bucket) -> None:
-    runs.killed("commit:lake", "after", 0, "commit:lines")
-    moved = [key for key in bucket.objects("lake", "lines") if key.endswith((".parquet", ".json"))]
-    files = {key: bucket.client.get_object(Bucket=bucket.name, Key=key)["Body"].read() for key in moved}
-    for key in moved:
-        bucket.client.delete_object(Bucket=bucket.name, Key=key)
-    runs.killed("recommit", "after")
-    assert not files.keys() & bucket.objects("lake", "lines").keys(), "what a reader has taken does not come again"
-    for key, data in files.items():
-        bucket.client.put_object(Bucket=bucket.name, Key=key, Body=data)
-    runs.whole()
-
-
-@pytest.mark.proof
 def test_slow_down_in_a_row(runs: Runs, bucket: Bucket) -> None:
     """As many as a client's own repeats get past; and more than those, which ends the driver run and loses nothing."""
     patterns = (COMPLETE, CREATE_UPLOAD, r"^PUT .*partNumber", "^PUT .*/journal/", "^PUT .*/staging/")
@@ -151,29 +122,3 @@ def test_slow_down_in_a_row(runs: Runs, bucket: Bucket) -> None:
     assert "503" in (reported := runs.failed()) or "SlowDown" in reported
     bucket.proxy.rules.clear()
     runs.whole()
-
-
-@pytest.mark.proof
-@pytest.mark.parametrize("edge", ["before", "after"])
-def test_stalled_driver_wakes_after_its_successor_has_committed(
-    tmp_path: Path,
-    drivers: Drivers,
-    runs: Runs,
-    bucket: Bucket,
-    s3_jvm: WarmJvm,
-    other_s3_jvm: WarmJvm,
-    edge: Literal["before", "after"],
-) -> None:
-    stalled = drivers.start(runs.job, Fault("decide", edge, "stall", 1), jvm=s3_jvm, **bucket.how)
-    stalled.stopped()
-    drivers.whole(runs.job, jvm=other_s3_jvm, **bucket.how)
-    before = _standing(bucket)
-    stalled.send(signal.SIGCONT)
-    assert stalled.exit_code() == Fenced.exit_code, stalled.reported
-    assert _standing(bucket) == before, "the woken driver wrote something"
-    assert bucket.amiss() == {}
-
-
-def _standing(bucket: Bucket) -> Mapping[str, object]:
-    """Every object of the targets and the journal, with the time when it was written."""
-    return bucket.objects("lake", "lines", "checkpoint.exactsink/journal")

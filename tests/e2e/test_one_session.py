@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from exactsink.cli.main import main
-from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError, Retryable
-from exactsink.protocol.coordinator import Batch, Coordinator, EpochResult
+from exactsink.contract import Committer, Event, Fatal, LineageError, PreflightError
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
 from exactsink.spark.supervise import supervise
@@ -57,26 +52,6 @@ def test_target_that_becomes_unwritable_stops_the_job_and_loses_nothing(spark: S
     hidden.unlink()
     (tmp_path / "aside").rename(hidden)
     _run(Job.from_toml(path), spark)
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-
-
-def test_run_restarts_on_retryable_and_every_restart_claims(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_source(tmp_path, 3)
-    job = Job.from_toml(write_job(tmp_path))
-    real, failed = Coordinator.run_epoch, []
-
-    def once(self: Coordinator, batch: Batch) -> EpochResult:
-        if batch.epoch == 1 and not failed:
-            failed.append(batch)
-            raise Retryable("a store was away for a moment")
-        return real(self, batch)
-
-    monkeypatch.setattr(Coordinator, "run_epoch", once)
-    _run(job, spark)
-    assert failed
-    assert job.journal().read().last_generation == 2
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
@@ -174,14 +149,3 @@ def test_early_rows_beside_exact_sinks_must_be_allowed(spark: SparkSession, tmp_
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
     promised = {event.fields["sink"]: event.fields["guarantee"] for event in reported if event.name == "sink"}
     assert promised == {"lake": "exactly once", "table": "effectively once"}
-    path = write_job(tmp_path, direct, "allow_early_rows = true\n")
-    shutil.rmtree(tmp_path / "checkpoint.exactsink" / "journal")
-    write_source(tmp_path, 3)
-    with pytest.raises(LineageError, match="another journal fed this target"):
-        _run(Job.from_toml(path), spark)
-    assert main(["rebase", str(path), "--sink", "lake=1", "--sink", "table=1", "--batch", "2", "--yes"]) == 0
-    _run(Job.from_toml(path), spark)
-    assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
-    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
-        of = connection.execute("SELECT exactsink_epoch, count(*) FROM rows GROUP BY 1").fetchall()
-    assert of == [(0, 500), (1, 500), (3, 500)], "epoch 2 may have been begun: rows of it may stand there"

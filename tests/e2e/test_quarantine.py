@@ -204,40 +204,6 @@ def _wanted(source: list[Mapping[str, Any]]) -> tuple[Counter[int], Counter[int]
     return Counter(row["id"] for row in source) - bad, bad
 
 
-def test_lost_votes_of_a_sink_or_of_its_quarantine_are_written_again_from_the_batch(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm
-) -> None:
-    source = _write_source(tmp_path, 3 * PARTICIPANTS)
-    _make_table(tmp_path)
-    job = write_job(tmp_path, _TWO_TABLES, source=TWO_FILES)
-    for epoch, sink in enumerate(("bad", "table")):
-        drivers.killed(job, Fault("decide", "after", "kill", epoch), jvm=jvm)
-        lost = list((tmp_path / "checkpoint.exactsink" / "staging" / sink).glob("*.arrow"))
-        assert len(lost) == PARTICIPANTS
-        for path in lost:
-            path.unlink()
-    reported = drivers.whole(job, jvm=jvm)
-    assert _tables(tmp_path) == _wanted(source), reported
-
-
-def test_rules_that_change_after_the_decision_stop_the_replay_with_both_digests(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm
-) -> None:
-    _write_source(tmp_path, PARTICIPANTS)
-    _make_table(tmp_path)
-    job = write_job(tmp_path, _TWO_TABLES, source=TWO_FILES)
-    drivers.killed(job, Fault("decide", "after", "kill", 0), jvm=jvm)
-    for path in (tmp_path / "checkpoint.exactsink" / "staging" / "bad").glob("*.arrow"):
-        path.unlink()
-    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
-        connection.execute("ALTER TABLE rows RENAME TO old")
-        connection.execute("CREATE TABLE rows (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE)")
-        connection.commit()
-    code, reported = drivers.run(job, jvm=jvm)
-    assert code == 3, reported
-    assert "votes of sink bad, and its replay has other rows" in reported
-
-
 def _by_parity(frame: DataFrame) -> Mapping[str, DataFrame]:
     return {"table": frame.where("id % 20 = 0").repartition(3), "lake": frame.where("id % 20 > 0")}
 

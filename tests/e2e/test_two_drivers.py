@@ -7,28 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from exactsink.contract import Fenced
-from exactsink.testing import Fault
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Driver, Drivers
-from tests.e2e.jobs import SPARK, TABLES, write_job, write_source
+from tests.e2e.jobs import SPARK, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
-
-
-def test_driver_that_stalled_when_it_had_decided_wakes_fenced_and_writes_nothing(
-    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, other_jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
-) -> None:
-    write_source(tmp_path, 3)
-    job = write_job(tmp_path, kafka_sink.sink() + database.sinks() + TABLES)
-    stalled = drivers.start(job, Fault("decide", "after", "stall", 1), jvm=jvm)
-    stalled.stopped()
-    assert not stalled.unfired
-    before = _taken_over(job, drivers, other_jvm, database, kafka_sink)
-
-    stalled.send(signal.SIGCONT)
-    _fenced(stalled, job, database, kafka_sink, before)
-    assert "decide after job=e2e epoch=1" in stalled.reported
 
 
 def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -120,17 +119,3 @@ def test_exactly_what_is_given_up_is_missing_and_the_job_goes_on(shop: Shop, all
     missing = Counter(range(6 if all_of_it else 9, 12))
     assert shop.rows == {"lake": ids(*range(4)), "table": ids(*range(4)), "db": ids(*range(4)) - missing}
     assert shop("list") == (0, "nothing is in doubt\n")
-
-
-def test_what_a_job_left_whose_folder_is_gone_is_ended_by_its_tokens(shop: Shop) -> None:
-    shop.killed("decide", "after", 1)
-    shutil.rmtree(shop.folder / "chk.exactsink")
-    token = shop.prepared[0].split("-")[1].split(".")[0]
-    found = [line for line in shop.listed() if line["sink"] == "db"]
-    assert {(line["state"], line["token"]) for line in found} == {("foreign", token)}
-    words = ("--sink", "db", "--reason", "the disk died", "--take-over", "--yes")
-    assert shop("recover", *words)[0] == 5, "an empty journal is a wrong path more often than a dead job"
-    assert len(shop.prepared) == 2
-    assert shop("recover", *words, "--sweep-token", token)[0] == 0
-    assert (shop.prepared, shop.rows) == ([], dict.fromkeys(SINKS, ids(*range(1))))
-    assert {line["sink"] for line in shop.listed()} == {"lake"}, "only that sink"

@@ -102,15 +102,6 @@ def test_adopting_is_a_claim_that_fences_older_drivers_and_keeps_the_lineage(sto
     assert fenced_by(Driver(store).read(), claim) is None
 
 
-def test_a_driver_that_was_overtaken_adopts_nothing(store: Store) -> None:
-    journal = claimed(store, epochs=2)
-    Driver(store).claim(QUERY, "host:2")
-    with pytest.raises(Fenced, match="host:2"):
-        journal.adopt(OTHER, 0, "operator")
-    assert len(store.entries) == 4
-    assert bound(Driver(store).read()) == (QUERY, 0, 2)
-
-
 def test_a_claim_that_an_adoption_overtakes_is_refused(store: Store) -> None:
     journal = claimed(store, epochs=2)
     store.before_put = [store.come_first(replace(a_claim(), base=2, first_epoch=2, query_id=OTHER))]

@@ -19,8 +19,7 @@ from tests.unit.manual_job import FOREIGN, Job
 from exactsink.contract import JobContext, Retryable
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.config import load_config
-from exactsink.job.history import JobHistory
-from exactsink.protocol.journal.records import Action, Clean, Complete, Settled
+from exactsink.protocol.journal.records import Action, Clean, Settled
 from exactsink.protocol.reach import Reach
 from exactsink.protocol.sweep import Sweep
 
@@ -60,16 +59,6 @@ def test_recover_commits_what_is_decided_and_sweeps_the_rest(job: Job, command: 
     assert (body["last_complete_epoch"], body["driver_ended"]) == (0, True)
 
 
-@pytest.mark.parametrize("done", [(), (0,), (7,)], ids=str)
-def test_what_another_querys_checkpoint_records_as_done_passes_over_no_decided_rows(
-    job: Job, command: Command, done: tuple[int, ...]
-) -> None:
-    """A decided file is gone. Batches of the query that stands at the path have the same numbers, and prove nothing."""
-    _lose_a_decided_file(job)
-    job.checkpoint("query-9", *done)
-    assert command("recover", job.file).code == 3
-
-
 @pytest.mark.parametrize(
     ("query_id", "done", "expected"),
     [("query-1", (0,), True), ("query-1", (7,), True), ("query-1", (), False), ("query-9", (0,), False)],
@@ -87,28 +76,6 @@ def test_only_the_journals_own_query_says_that_an_epoch_is_done(
     assert checkpoint.is_epoch_done(0, adopted.read()), "committed in every sink before the checkpoint was adopted"
     job.checkpoint("query-9", 7)  # Spark has purged its older records
     assert [checkpoint.is_epoch_done(epoch, adopted.log) for epoch in (0, 6, 7, 8)] == [True, True, True, False]
-
-
-def test_foreign_work_is_swept_only_when_the_operator_names_its_token(job: Job, command: Command) -> None:
-    job.decided()
-    hidden = job.folder / "lake" / "_exactsink" / job.vote(FOREIGN, 4, 9).ref
-    ended = command("recover", job.file)
-    assert ended.code == 5
-    assert f"exactsink recover {job.file} --sweep-token ffffffffffff" in ended.err
-    assert hidden.exists()
-    assert command("recover", job.file, "--sweep-token", "ffffffffffff").code == 0
-    assert (hidden.exists(), job.rows()) == (False, 6)
-    action, clean = job.journal.read().anchors[-2:]
-    assert isinstance(clean, Clean)
-    assert isinstance(action, Action)
-    assert action.outcome.endswith("swept the tokens ffffffffffff")
-
-
-def test_a_token_of_this_journal_can_not_be_swept_by_name(job: Job, command: Command) -> None:
-    """The operator names a token that stands in the journal: its decided votes are committed all the same."""
-    claim, _ = job.decided()
-    assert command("recover", job.file, "--sweep-token", claim.token).code == 0
-    assert job.rows() == 6
 
 
 def test_a_mistyped_token_is_refused_and_a_swept_one_may_come_again(job: Job, command: Command) -> None:
@@ -134,13 +101,6 @@ def test_a_job_whose_driver_may_live_is_refused_without_take_over(job: Job, name
     assert "--take-over" in ended.err
     assert (job.journal.read().last_generation, job.rows()) == (1, 0)
     assert command(name, job.file, "--take-over").code == 0
-    assert job.rows() == 6
-
-
-def test_an_old_heartbeat_is_no_running_driver(job: Job, command: Command) -> None:
-    job.decided()
-    job.heartbeat(time.time() - 61)
-    assert command("recover", job.file).code == 0
     assert job.rows() == 6
 
 
@@ -274,18 +234,6 @@ def test_history_reports_claims_decisions_and_actions_in_their_order(job: Job, c
     assert (action["who"].endswith(f" on {platform.node()}"), action["settled"][0]["committed"]) == (True, 2)
     out = command("history", job.file, "--last", "2").out.splitlines()
     assert (len(out), out[1].endswith("recovered by an operator")) == (3, True)
-
-
-def test_a_batch_runs_history_is_its_own(job: Job, command: Command) -> None:
-    config, _ = load_config(job.file)
-    journal = JobHistory.of(config, "2026-11-20").journal(lambda attempt: None)
-    journal.claim("run 2026-11-20", "host:17")
-    journal.keep(Complete(0))
-    body = command("status", job.file, "--run", "2026-11-20", "--json").body
-    assert (body["run"], body["run_complete"], body["generation"]) == ("2026-11-20", True, 1)
-    assert command("recover", job.file, "--run", "2026-11-20").code == 0
-    assert (journal.read().last_generation, job.journal.read().last_generation) == (2, 0)
-    assert isinstance(journal.read().anchors[-1], Action)
 
 
 # init and script

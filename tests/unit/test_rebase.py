@@ -9,81 +9,21 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.simulation.backend import SinkBackend, SinkStore
-from tests.simulation.world import CONFIG, SINKS
 from tests.unit.conftest import Ended
 from tests.unit.manual_job import FOREIGN, Job
-from tests.unit.test_coordinator import Bench
 from tests.unit.two_sinks import Shop
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import InDoubtError, JobContext, LineageError
+from exactsink.contract import JobContext
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.operate.rebase import RebasePlan
-from exactsink.protocol.journal.log import Log
-from exactsink.protocol.journal.records import Complete, Expected
+from exactsink.protocol.journal.records import Complete
 from exactsink.protocol.marks import Marks
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
 PARTS = ("chk", "chk.exactsink", "lake", "shop.db")
-
-
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
-
-
-def found(bench: Bench) -> list[Expected]:
-    """Read what stands in the targets, as an operator's command does."""
-    marks = {
-        bound.name: SinkBackend(SinkStore(bench.world, "A", bound)).committer(JobContext("sim", bound.name, "")).mark()
-        for bound in CONFIG
-    }
-    return [Expected(name, name, mark, mark) for name, mark in marks.items() if mark is not None]
-
-
-def rebased(bench: Bench, next_batch: int, first: int) -> Log:
-    journal = bench.journal()
-    journal.claim("query", "operator")
-    journal.rebase(found(bench), "query", next_batch, first, "operator")
-    return bench.journal().read()
-
-
-def test_a_rebase_goes_on_from_what_the_targets_hold(bench: Bench) -> None:
-    """One target was put back from a copy: its epochs are gone, and the job goes on above all numbers."""
-    driver = bench.driver()
-    driver.run_epoch(bench.batch(0))
-    bench.world.copies["copy"] = {"table": bench.world._copied("table")}
-    for epoch in (1, 2):
-        driver.run_epoch(bench.batch(epoch))
-    bench.world.restore({"table": "copy"})
-    with pytest.raises(InDoubtError, match="sink table: its target holds epoch 0"):
-        bench.driver(done=2)
-    log = rebased(bench, 3, 3)
-    assert (log.next_epoch, log.base, log.decision and dict(log.decision.sinks)) == (3, 0, {})
-    bench.driver(done=2).run_epoch(bench.batch(3))
-    bench.driver(done=3).run_epoch(bench.batch(4))
-    shown = {sink: {row[0] for of, row in bench.world.applied if of == sink} for sink in SINKS}
-    assert shown == {"lake": {"0", "1", "2", "3", "4"}, "table": {"0", "3", "4"}}
-
-
-def test_a_rebase_of_an_empty_journal_takes_over_what_another_one_wrote(bench: Bench) -> None:
-    for epoch in range(2):
-        bench.driver().run_epoch(bench.batch(epoch))
-    bench.world.entries.clear()
-    with pytest.raises(LineageError, match="another journal fed this target"):
-        bench.driver(done=1)
-    bench.world.entries.clear()
-    log = rebased(bench, 0, 2)  # with a new checkpoint
-    assert (log.next_epoch, log.base) == (2, 2)
-    foreign = {expected.now and expected.now.lineage for expected in found(bench)}
-    assert (log.lineage in foreign, log.succeeds) == (False, foreign)
-    bench.driver().run_epoch(bench.batch(2))
-    assert {m.now and m.now.lineage for m in (bench.journal().read().decision or log.decision).marks or ()} == {
-        log.lineage
-    }
 
 
 # the commands

@@ -412,17 +412,6 @@ def test_undecided_work_of_a_dead_driver_needs_a_start(
     assert command("recover", job.file).code == status(job).code == 0
 
 
-def test_a_batch_run_in_doubt_or_with_undecided_work_is_no_health(tmp_path: Path, command: Command) -> None:
-    shop, run = Shop(tmp_path), Shop(tmp_path, run="day")
-    shop.epochs(0)
-    assert command("runs", shop.file).code == 0
-    run.close_table()
-    run.epochs(0)
-    assert command("status", shop.file, *WAIT).code == 0
-    ended = command("runs", shop.file)
-    assert (ended.code, "exactsink recover" in ended.err) == (3, True)
-
-
 ODD = ["soon", None, True, [], float("nan"), float("inf"), -1.0, 10**400]
 
 

@@ -13,7 +13,6 @@ from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
-from tests.unit.odd_names import ODD_NAMES
 from tests.unit.upsert_sink import SCHEMA, rows_of, upsert
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Fatal, Retryable, Txn, Unknown
@@ -111,17 +110,6 @@ def test_neither_a_replayed_nor_an_older_epoch_is_applied(tmp_path: Path, order_
     assert (sink.log(), sink.staged()) == ([("insert", 1, "new")], [])
 
 
-@pytest.mark.parametrize("who", [{"job": "refunds", "lineage": "L2"}, {"sink": "other"}])
-def test_two_sinks_share_a_table_and_keep_a_marker_each(tmp_path: Path, who: dict[str, str]) -> None:
-    first, second = upsert(tmp_path), upsert(tmp_path, **who)
-    first.run(900, [(1, "first")])
-    votes = second.vote(3, [(1, "second"), (2, "second")])
-    assert second.commit(3, votes) == [Committed()]
-    assert second.commit(3, votes) == [AlreadyCommitted()]
-    assert first.rows() == [(1, "second"), (2, "second")]
-    assert len(first.rows(MARKERS)) == 2
-
-
 @pytest.mark.parametrize("damage", ["gone", "other bytes"])
 def test_a_staged_file_that_is_not_what_was_voted_leaves_the_epoch_unknown(tmp_path: Path, damage: str) -> None:
     sink = upsert(tmp_path).logged()
@@ -175,18 +163,6 @@ def test_a_folder_by_another_way_is_the_same_folder(tmp_path: Path) -> None:
     (tmp_path / "way").symlink_to(tmp_path / "staging")
     by_link = replace(sink, ctx=replace(sink.ctx, staging=str(tmp_path / "way" / "orders" / "table")))
     assert by_link.commit(1, votes) == [Committed()]
-
-
-@pytest.mark.parametrize("strategy", ["staged", "direct"])
-@pytest.mark.parametrize("odd", ODD_NAMES.values(), ids=ODD_NAMES)
-def test_odd_names_of_columns(tmp_path: Path, odd: str, strategy: str) -> None:
-    schema = pa.schema({odd: pa.int64(), f"{odd}2": pa.string()})
-    sink = upsert(tmp_path, keys=(odd,), strategy=strategy)
-    assert [finding for finding in sink.check(schema) if finding.severity == "error"] == []
-    for epoch, text in ((1, "a"), (2, odd)):
-        given = pa.table([[1], [text]], schema=schema)
-        assert sink.commit(epoch, sink.prepare(epoch, [given])) == [Committed()]
-    assert [row[:2] for row in sink.rows("SELECT * FROM t")] == [(1, odd)]
 
 
 def test_a_file_that_vanished_is_not_made_anew_and_only_create_makes_one(tmp_path: Path) -> None:
@@ -271,21 +247,6 @@ def test_a_table_that_vanished_is_named_and_not_made_in_the_commit(tmp_path: Pat
         sink.commit(1, votes)
     sink.open(1, SCHEMA)
     assert sink.commit(1, votes) == [Committed()]
-
-
-def test_a_sweep_drops_only_what_it_is_given(tmp_path: Path) -> None:
-    sink = upsert(tmp_path).logged()
-    votes = sink.vote(1, [(1, "a")], [(2, "b")], [(3, "c")])
-    their = replace(sink, ctx=replace(sink.ctx, sink="table-2"))  # in the same staging folder
-    (theirs,) = their.vote(1, [(9, "z")])
-    listed = {found.ref: found for found in sink.listed()}
-    assert set(listed) == {vote.ref for vote in votes}
-    for _ in range(2):
-        sink.abort(listed[votes[1].ref])
-    assert {found.ref for found in sink.listed()} == {votes[0].ref, votes[2].ref}
-    assert [found.ref for found in their.listed()] == [theirs.ref]
-    assert sink.commit(1, [votes[0], votes[2]]) == [Committed()] * 2
-    assert sink.rows() == [(1, "a"), (3, "c")]
 
 
 def test_nothing_shows_the_url_and_the_backend_travels_whole(tmp_path: Path) -> None:

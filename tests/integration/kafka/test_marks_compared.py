@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exactsink.contract import InDoubtError, LineageError
+from exactsink.contract import InDoubtError
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink_kafka.backend import KafkaBackend
 from tests.integration.kafka.marked import Driver, Site
@@ -17,6 +17,7 @@ from tests.servers.kafka import own_kafka
 pytest_plugins = ["tests.servers.fixtures"]
 
 
+@pytest.mark.proof
 def test_a_broker_put_back_from_a_backup_stops_the_job_and_no_row_comes_twice(tmp_path: Path) -> None:
     with own_kafka() as broker:
         driver, data = Driver(Site(broker), tmp_path / "journal"), broker.folder / "data"
@@ -51,32 +52,3 @@ def test_a_topic_that_is_made_again_under_a_running_query_stops_it_at_the_next_e
         Again(site, driver.folder).run(0, 1)
     assert "its mark is gone" in stopped.value.why
     assert site.values() == []
-
-
-def test_a_mark_that_was_deleted_stops_the_job_in_doubt(driver: Driver) -> None:
-    driver.run(0, 1)
-    driver.site.forget()
-    assert driver.site.mark() is None
-    with pytest.raises(InDoubtError, match="its target holds no mark, the journal expects epoch 1") as stopped:
-        driver.run(2)
-    assert stopped.value.exit_code == 3
-    assert driver.site.values() == [b"0", b"1"]
-
-
-def test_a_journal_that_went_back_stops_the_job_and_no_row_comes_twice(driver: Driver, tmp_path: Path) -> None:
-    driver.run(0)
-    shutil.copytree(driver.folder, tmp_path / "copy")
-    driver.run(1, 2)
-    shutil.rmtree(driver.folder)
-    shutil.copytree(tmp_path / "copy", driver.folder)
-    with pytest.raises(LineageError, match=r"its target holds epoch 2 .*, the journal expects epoch 0") as stopped:
-        driver.run(1)
-    assert stopped.value.exit_code == 5
-    assert driver.site.values() == [b"0", b"1", b"2"]
-
-
-def test_another_journal_s_sink_is_not_written_to(driver: Driver, tmp_path: Path) -> None:
-    driver.run(0)
-    with pytest.raises(LineageError, match="its target holds epoch 0"):
-        Driver(driver.site, tmp_path / "another").run(0)
-    assert driver.site.values() == [b"0"]

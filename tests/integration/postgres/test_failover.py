@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -13,14 +12,13 @@ from typing import Literal
 
 import pytest
 
-from exactsink.contract import InDoubtError, JobContext, LineageError, Mark, Retryable
+from exactsink.contract import InDoubtError, JobContext, Mark, Retryable
 from exactsink.protocol.journal.records import Expected
 from exactsink.testing import Fault, Script
 from exactsink.testing.faults import FaultTrigger
 from exactsink.testing.processes import KILLED
 from tests.integration.postgres.driver_runs import Runs, Step, counted, said, script_of, up_to
 from tests.integration.postgres.sinks import Staged
-from tests.servers.postgres import Postgres
 from tests.servers.postgres_pair import Pair, fail_over, halt
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -128,24 +126,6 @@ def _rebased(script: Script) -> Mapping[str, int | None]:
     journal.claim("query", "operator")
     journal.rebase(found, "query", 3, 3, "operator")
     return {expected.sink: expected.now.epoch for expected in found if expected.now is not None}
-
-
-def test_a_journal_that_is_put_back_from_a_copy_stops_the_job(postgres: Postgres, tmp_path: Path, run: Runs) -> None:
-    there = postgres.new_database("journal")
-    name = there.split("dbname=")[1].split()[0]
-    for table in TABLES.values():
-        postgres.execute(f"CREATE TABLE {table} (id bigint, kind text)", name)
-    script = script_of(there, tmp_path / name, 4, **TABLES)
-    assert run(up_to(script, 1)) == 0
-    shutil.copytree(script.folder / "journal", tmp_path / "copy")
-    assert run(up_to(script, 3)) == 0
-    shutil.rmtree(script.folder / "journal")
-    shutil.copytree(tmp_path / "copy", script.folder / "journal")
-    for _ in range(2):
-        assert run(script) == LineageError.exit_code
-        assert "its target holds epoch 2 " in said(script)
-        assert "the journal expects epoch 0 " in said(script)
-    assert [counted(there, table) for table in TABLES.values()] == [Counter(range(60))] * 2
 
 
 EDGES: list[tuple[Literal["before", "after"], str, int]] = [("before", "two-phase", 2), ("after", "staged", 3)]

@@ -70,20 +70,6 @@ def test_a_staged_epoch_leaves_one_row_with_the_newest_claims_token(sink: Staged
     assert two_phase.mark() == Mark("l1", 2, frozenset([TOKEN]))  # strategies may change: it can't count these
 
 
-def test_of_journals_that_bind_a_target_at_once_one_does(sink: Staged) -> None:
-    sink.run("DROP TABLE exactsink_epochs")
-    assert sink.mark() is None
-
-    def bind(lineage: str) -> Mark:
-        with replace(sink, lineage=lineage).committer() as committer:
-            return committer.put_birth()
-
-    with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(bind, ("l1", "l2", "l3", "l4")))
-    assert found == {sink.mark()}
-    assert bind("l9") == sink.mark()
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_commit_in_another_session_than_the_marks_does_nothing(sink: Staged, strategy: str) -> None:
     sink = replace(sink, job=f"moved-{strategy}".replace("_", "-"), given=(("strategy", strategy),)).bound()

@@ -7,14 +7,12 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 import pytest
 from psycopg.conninfo import make_conninfo
 
 from exactsink.contract import Fatal, Lost, Unknown
-from exactsink_postgres.own_tables import Marks
 from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -26,24 +24,6 @@ _Answer = TypeVar("_Answer")
 def sink(database: str) -> Iterator[Staged]:
     with new_sink(database, "CREATE TABLE t (id bigint PRIMARY KEY, v text)") as sink:
         yield sink
-
-
-def test_two_drivers_that_both_found_the_epoch_unapplied_apply_it_once(
-    sink: Staged, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both_looked = threading.Barrier(2)
-    lock = Marks.lock
-
-    def wait_then_lock(self: Marks) -> None:
-        both_looked.wait(60)
-        lock(self)
-
-    monkeypatch.setattr(Marks, "lock", wait_then_lock)
-    for epoch in (1, 2):
-        votes = sink.vote(epoch, [(10 * epoch, "a")], [(10 * epoch + 1, "b")])
-        answers = _twice(partial(sink.commit, epoch, votes))
-        assert sorted(answers) == [["AlreadyCommitted"] * 2, ["Committed"] * 2]
-    assert [row[0] for row in sink.rows()] == [10, 11, 20, 21]
 
 
 def test_drivers_that_open_the_first_epoch_at_once_all_get_a_ticket(database: str) -> None:

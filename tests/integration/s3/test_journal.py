@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -38,23 +35,6 @@ def test_entries_lie_in_blocks_and_each_is_written_once(place: ObjectPath) -> No
     store.delete([])
     assert (store.newest(), sorted(store.list())) == (6, [2, 3, 6])
     assert sorted(place.names()) == [f"{2:020d}.json", f"{1:017d}", f"{2:017d}", "notes.json"]
-
-
-def test_of_sixteen_writers_one_wins(place: ObjectPath) -> None:
-    barrier = Barrier(16)
-
-    def write(number: int) -> int | None:
-        store = ObjectStore(ObjectPath.of(place.url))
-        barrier.wait()
-        with suppress(SeqTaken):
-            store.put(7, b"%d" % number)
-            return number
-        return None
-
-    with ThreadPoolExecutor(16) as threads:
-        won = [number for number in threads.map(write, range(16)) if number is not None]
-    assert len(won) == 1
-    assert ObjectStore(place).read(7) == b"%d" % won[0]
 
 
 @pytest.mark.parametrize("fault", ["lost", "empty", "conflict", "slow", "down"])

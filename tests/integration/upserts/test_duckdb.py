@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from exactsink.contract import Committed, Retryable
 from exactsink_idempotent_upsert.generic import database as generic
 from exactsink_idempotent_upsert.table import DELETED
-from tests.integration.upserts.meaning import Case, Target, cases, check, check_later, later_columns, target
+from tests.integration.upserts.other_columns import Target, check_later, later_columns, target
 from tests.unit.upsert_sink import SCHEMA, upsert
 
 
@@ -29,11 +29,6 @@ def target_of(folder: Path) -> Target:
             return connection.execute(statement).fetchall()
 
     return target(lambda given: upsert(folder, **given, url=f"duckdb:///{file}"), sql)
-
-
-@cases("staged")
-def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
-    check(case, target_of(tmp_path))
 
 
 @later_columns

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import subprocess
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -20,7 +19,6 @@ from exactsink.contract import Event
 from exactsink.protocol.sinks import Sink
 from exactsink.testing.driver_run import Script, run_driver
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
-from tests.servers.mariadb import own_mariadb
 
 _TABLE = "CREATE TABLE t (id BIGINT PRIMARY KEY, v BIGINT, exactsink_epoch BIGINT, exactsink_generation BIGINT)"
 _READ = "SELECT id, v FROM t ORDER BY id"
@@ -81,19 +79,3 @@ def test_rows_that_went_with_their_votes_are_written_again_into_sqlite(tmp_path:
             return connection.execute(_READ).fetchall()
 
     play(tmp_path, f"sqlite:///{file}", PutBack(epoch, lambda: shutil.copy(file, copy), put_back), read)
-
-
-def test_rows_that_went_with_their_votes_are_written_again_into_mariadb(tmp_path: Path) -> None:
-    with own_mariadb() as server:
-        name = server.new_database("lagging")
-        server.execute(_TABLE, database=name)
-        data, copy = server.folder / "data", server.folder / "copy"
-
-        def exchange(source: Path, target: Path) -> None:
-            server.stop()
-            shutil.rmtree(target, ignore_errors=True)
-            subprocess.run(["cp", "-a", source, target], check=True)  # owners, too
-            server.start()
-
-        trigger = PutBack(1, lambda: exchange(data, copy), lambda: exchange(copy, data))
-        play(tmp_path, server.url(name), trigger, lambda: server.execute(_READ, database=name))

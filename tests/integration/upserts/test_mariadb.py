@@ -1,4 +1,4 @@
-"""Upserts into MariaDB: what the options mean, what a row can break, and names that may be any."""
+"""Upserts into MariaDB: what a row can break, and names that may be any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Refused, Retryable
 from exactsink_idempotent_upsert.table import DELETED, GUARD
-from tests.integration.upserts.meaning import Case, Target, cases, check, check_later, later_columns, target
+from tests.integration.upserts.other_columns import Target, check_later, later_columns, target
 from tests.servers.mariadb import MariaDB
 from tests.unit.test_upsert_direct import task
 from tests.unit.upsert_sink import Sink, upsert
@@ -46,11 +46,6 @@ class Here:
 
     def sink(self, folder: Path, **options: Any) -> Sink:
         return upsert(folder, **{"url": self.server.url(self.name), "busy_timeout_seconds": 1, **options})
-
-
-@cases("staged", "direct")
-def test_options_mean_what_they_do_on_a_dictionary(mariadb: MariaDB, tmp_path: Path, case: Case) -> None:
-    check(case, target_of(mariadb, tmp_path))
 
 
 @pytest.mark.parametrize("strategy", ["staged", "direct"])

@@ -1,4 +1,4 @@
-"""Upserts into PostgreSQL: the options mean what they do on a dictionary, and what is refused is refused in time."""
+"""Upserts into PostgreSQL: which row wins, and what is refused is refused in time."""
 
 from __future__ import annotations
 
@@ -24,17 +24,7 @@ from exactsink_idempotent_upsert.backend import UpsertBackend
 from exactsink_idempotent_upsert.options import UpsertOptions
 from exactsink_idempotent_upsert.postgres.statements import Statements
 from exactsink_postgres.server import Session as Connection
-from tests.integration.upserts.meaning import (
-    COLUMNS,
-    TABLE,
-    Case,
-    Row,
-    Target,
-    cases,
-    check,
-    check_later,
-    later_columns,
-)
+from tests.integration.upserts.other_columns import COLUMNS, TABLE, Row, Target, check_later, later_columns
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
@@ -92,16 +82,6 @@ def sink(upserts: str) -> Any:
     made = Sink(upserts)
     yield made
     made.close()
-
-
-@cases("staged")
-def test_options_mean_what_they_do_on_a_dictionary(sink: Sink, case: Case) -> None:
-    check(case, Target(sink.session, sink.make, sink.read))
-
-
-@cases("direct")
-def test_options_of_direct_mean_the_same(sink: Sink, case: Case) -> None:
-    check(case, Target(sink.session, sink.make, sink.read))
 
 
 @pytest.mark.parametrize("strategy", ["staged", "direct"])

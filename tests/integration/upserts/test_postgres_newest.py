@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from exactsink.contract import Committed, Fatal
-from tests.integration.upserts.meaning import TABLE
+from tests.integration.upserts.other_columns import TABLE
 from tests.integration.upserts.test_postgres import Sink
 from tests.integration.upserts.test_postgres_questions import _GUARD, _check, _rows
 from tests.servers.postgres import Postgres

@@ -14,7 +14,7 @@ import pytest
 
 from exactsink.contract import Committed, ExactsinkError, Fatal, Finding, JobContext, Unknown
 from exactsink_postgres import tables
-from tests.integration.upserts.meaning import TABLE
+from tests.integration.upserts.other_columns import TABLE
 from tests.integration.upserts.test_postgres import Sink
 from tests.servers.postgres import Postgres
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from exactsink.contract import Committed, Retryable
-from tests.integration.upserts.meaning import TABLE
+from tests.integration.upserts.other_columns import TABLE
 from tests.integration.upserts.test_postgres import _GUARDED, Sink, _rows, _task, upserts
 from tests.servers.postgres import PostgresServer, client, own_postgres
 from tests.servers.waiting import wait_until

@@ -1,4 +1,4 @@
-"""Upserts into SQLite: the options mean what they do on a dictionary, and names may be any."""
+"""Upserts into SQLite: other columns, and names may be any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from exactsink.contract import Finding
 from exactsink.toolkit.sql import quoted
 from exactsink_idempotent_upsert.table import DELETED
-from tests.integration.upserts.meaning import Case, Target, check, check_later, every_case, later_columns, target
+from tests.integration.upserts.other_columns import Target, check_later, later_columns, target
 from tests.unit.upsert_sink import upsert
 
 
@@ -26,11 +26,6 @@ def target_of(folder: Path) -> Target:
             return connection.execute(statement).fetchall()
 
     return target(lambda given: upsert(folder, **given), sql)
-
-
-@every_case
-def test_options_mean_what_they_do_on_a_dictionary(tmp_path: Path, case: Case) -> None:
-    check(case, target_of(tmp_path))
 
 
 @pytest.mark.parametrize("strategy", ["staged", "direct"])
