@@ -104,7 +104,7 @@ class BareTarget(ConformanceTarget):
         return ReferenceTarget().applied(folder)
 
 
-def test_scenarios_are_skipped_by_a_named_capability_and_a_store_that_loses_votes_must_say_how(runner: Runner, tmp_path: Path) -> None:
+def test_a_skip_names_the_capability_and_lost_votes_need_a_hook(runner: Runner, tmp_path: Path) -> None:
     assert all(ReferenceTarget().gives(hook) for hook in HOOKS)
     assert not any(BareTarget().gives(hook) for hook in HOOKS)
     needing = {need: name for name, scenario in SCENARIOS.items() for need in scenario.needs}

@@ -136,7 +136,7 @@ def each_once(epochs: int) -> Counter[int]:
     [
         (target_back, InDoubtError.exit_code, 2, ("epoch 1 (token ", "the journal expects epoch 3 (token ")),
         (journal_back, LineageError.exit_code, 4, ("epoch 3 (token ", "the journal expects epoch 1 (token ")),
-        (another_journal, LineageError.exit_code, 4, ("epoch 3 (token ", "expects none that is bound")),
+        (another_journal, LineageError.exit_code, 4, ("epoch 3 (token ", "expects a target without a mark")),
         (emptied, InDoubtError.exit_code, 0, ("holds no mark", "the journal expects epoch 3 (token ")),
     ],
 )
