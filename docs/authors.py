@@ -71,7 +71,7 @@ def kit_page() -> str:
             _KIT,
             "## Scenarios\n",
             markdown_table(("scenario", "promise", "the event in real life", "needs (see below)"), rows),
-            f"POINT is each of {', '.join(f'`{point}`' for point in points)}.\n",
+            f"POINT is each of {', '.join(f'`{point}`' for point in points)}. (`commit` means `commit:<sink>`.)\n",
             "## Capabilities\n\nThe kit skips a scenario only if a capability that the scenario needs is missing.\n",
             markdown_table(("capability", "missing if"), capabilities),
             "## How the kit reaches your store\n",

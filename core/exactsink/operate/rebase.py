@@ -164,7 +164,8 @@ class _Case:
             elif there is not None and there != count:
                 yield f"epoch {last} may lack rows"
         if last + 1 < first:
-            yield _epochs(last + 1, first - 1, "never comes again, and is", "never come again, and are") + " not here: missing"
+            gone = _epochs(last + 1, first - 1, "never comes again, and is", "never come again, and are")
+            yield f"{gone} not here: missing"
         if last >= first:
             yield f"{_epochs(first, last, 'comes', 'come')} again: doubled here"
         if self.goes_on and keeps:
