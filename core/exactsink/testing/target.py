@@ -33,6 +33,9 @@ class ConformanceTarget(ABC):
     holds_readers: ClassVar[bool] = False
     """Set it to True if undecided rows make readers of your store wait, as in a Kafka partition."""
 
+    one_process: ClassVar[bool] = False
+    """Set it to True if only one process can open your store at a time, as for a file of DuckDB."""
+
     @abstractmethod
     def backend(self, folder: Path) -> Backend:
         """Create a fresh target, for example its table, and return a backend that writes to it. Called once."""
