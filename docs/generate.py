@@ -57,7 +57,7 @@ class that connects it to the [conformance kit](conformance-kit.md), and a test 
 
 In place of a real store, each backend uses an SQLite file. The first uses it as a store with transactions, the second
 as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page play
-two of the kit's scenarios on each. They need pytest.
+two of the kit's scenarios on each. They need pytest, but no installation of the package.
 """
 _JSON = """\
 # JSON of the commands

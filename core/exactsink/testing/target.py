@@ -60,7 +60,7 @@ class ConformanceTarget(ABC):
         return ""
 
     def shaped(self, rows: pa.Table) -> pa.Table:
-        """Return the rows in the writer's shape. Implement it for a backend with a `shape`, in place of the JVM."""
+        """Return the rows as `Backend.shape` makes them in the JVM. Implement it for a backend with a `shape`."""
         return rows
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
@@ -99,7 +99,7 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def unfit(self, rows: pa.Table) -> pa.Table:
-        """Return these rows, in the writer's shape, changed so that the target can hold none of them.
+        """Return these rows (already as `shaped` returns them), changed so that the target can hold none of them.
 
         Each row is bad by itself, and no two are equal. Needed if the traits set `validates_rows`.
         """
