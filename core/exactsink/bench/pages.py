@@ -51,7 +51,7 @@ def _rates(measured: Measured) -> Section:
         "JVM, Python workers); a server's own is not in it."
     )
     columns = ("way", "guarantee", "rows/s", "CPU us/row", "ms an epoch", "bytes/row in the target")
-    uncounted = "There is no column for requests per row, because none of these clients counts its requests."
+    uncounted = "Requests per row have no column, because none of these clients counts its requests."
     tables = [
         Grid("Throughput, medians of the rounds", columns, rows, [uncounted]),
         Grid("An epoch's phases, medians, ms", ("way", *PHASES), phases, [_PHASES]),
@@ -71,8 +71,7 @@ def _readers(measured: Measured) -> Section:
         if not one.views:
             notes.append(f"{one.way.name}: epochs share keys, so no reader can count the rows of one")
         if one.traits.visible_early:
-            early = "tasks show rows before the decision, so no row waits, and an abort does not remove them"
-            notes.append(f"{one.way.name}: {early}")
+            notes.append(f"{one.way.name}: tasks show rows before the decision: no row waits, an abort removes none")
         elif one.way.target.holds:
             notes.append(f"{one.way.name} holds: {one.way.target.holds}")
         else:
