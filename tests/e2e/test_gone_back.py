@@ -124,7 +124,7 @@ def test_after_a_target_went_back_the_named_command_goes_on_from_there(
     with pytest.raises(InDoubtError, match=r"exactsink rebase \S+job\.toml"):
         run(spark, Path(path))
     assert main(["rebase", path]) == 0
-    assert "epochs 1 to 2 never come again, and are not here: missing" in capsys.readouterr().out
+    assert "epochs 1 to 2 are not read again, and not here: missing" in capsys.readouterr().out
     assert main(["rebase", path, "--sink", "lake=0", "--batch", "3", "--yes", "--reason", "its disk died"]) == 0
     write_source(folder, 4)
     run(spark, Path(path))

@@ -233,7 +233,7 @@ def test_a_target_put_back_in_the_midst_of_a_commit_gets_the_decided_epoch_again
     shutil.copy2(job.folder / "copy", job.folder / "table.db")
     assert job.run(3) == 3
     table = job.exactsink("rebase").out
-    assert "epoch 1 never comes again, and is not here: missing; epoch 2 is written again" in table
+    assert "epoch 1 is not read again, and not here: missing; epoch 2 is written again" in table
     assert table.count("nothing is missing or doubled") == 2
     rebase_as_shown(job, "its disk died")
     assert job.run(4) == 0
