@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tables import markdown_table
 
 from exactsink import contract
-from exactsink.job.config.described import prose
+from exactsink.job.config.described import attribute_docstrings, prose
 from exactsink.testing.capabilities import CAPABILITIES
 from exactsink.testing.runner import SCENARIOS
 from exactsink.testing.target import ConformanceTarget
@@ -28,8 +28,10 @@ The interface that a plugin implements: `from exactsink.contract import ...`. Th
 _KIT = """\
 # The conformance kit
 
-`exactsink.testing` plays these scenarios on a backend. Start it by `exactsink conformance NAME`, or by a pytest class
-that inherits from `ConformanceSuite`. Each scenario runs the real coordinator; drivers and participants are processes.
+`exactsink.testing` plays these scenarios on a backend ([how](../how-to/write-a-plugin.md#prove-it)). Start them with
+`exactsink conformance BACKEND` ([options](cli.md#exactsink-conformance)), or with a pytest class that inherits from
+`ConformanceSuite`. Each scenario runs the real coordinator. Drivers and participants are processes. The
+[glossary](../explanation/glossary.md) explains the words.
 """
 _PARTS: Mapping[str, Sequence[str]] = {
     "Classes that you write": ["Backend", "BackendOptions", "Writer", "Committer"],
@@ -68,11 +70,11 @@ def kit_page() -> str:
         [
             _KIT,
             "## Scenarios\n",
-            markdown_table(("scenario", "promise", "the failure in real life", "needs"), rows),
-            f"POINT is each of {', '.join(f'`{point}`' for point in points)}.\n",
-            "## Capabilities\n\nThe kit skips a scenario only if a capability that it needs is missing.\n",
-            markdown_table(("capability", "it is missing if"), capabilities),
-            "## A target\n",
+            markdown_table(("scenario", "promise", "the event in real life", "needs (see below)"), rows),
+            f"POINT is each of {', '.join(f'`{point}`' for point in points)}. (`commit` means `commit:<sink>`.)\n",
+            "## Capabilities\n\nThe kit skips a scenario only if a capability that the scenario needs is missing.\n",
+            markdown_table(("capability", "missing if"), capabilities),
+            "## How the kit reaches your store\n",
             class_section(ConformanceTarget),
         ]
     )
@@ -89,9 +91,10 @@ def class_section(kind: type) -> str:
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
     """Yield a class's own public fields and calls, each with its text."""
+    texts = attribute_docstrings(kind)
     for name, hint in getattr(kind, "__annotations__", {}).items():
         if not name.startswith("_"):
-            yield f"`{name}: {_spelled(hint)}`", ""
+            yield f"`{name}: {_spelled(hint)}`", texts.get(name, "")
     for name, member in vars(kind).items():
         found = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if name.startswith("_") or not inspect.isfunction(found):

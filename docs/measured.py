@@ -124,8 +124,7 @@ def faults_block(found: Mapping[str, Any]) -> str:
     columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
     rows = [[line[column] for column in columns] for line in found["lines"]]
     notes = [f"- not played: {what}\n" for what in found["failed"]]
-    about = "Rows lost and doubled for readers, by id, once the tool was started again and had ended.\n\n"
-    return f"{_taken(found)} {about}{_lines(columns, rows)}" + "".join(notes)
+    return f"{_taken(found)}\n\n{_lines(columns, rows)}" + "".join(notes)
 
 
 def ways_block(found: Mapping[str, Any]) -> str:

@@ -32,7 +32,7 @@ _Kind = Literal["doubled", "missing", "perhaps", "unknown"]
 _KINDS: Mapping[_Kind, Sequence[str]] = {
     "perhaps": ("may ",),
     "doubled": ("come again", "comes again", "doubled", "twice"),
-    "missing": ("missing", "in no source"),
+    "missing": ("missing", "not read again"),
 }
 
 

@@ -38,8 +38,8 @@ FILES = 3 * PARTICIPANTS
 """The source's files, of three epochs: the one before the fault, the one with it, and one after it."""
 OURS = "exactsink"
 TIMED_OUT = "decided, killed before the commit, and the broker's transaction timeout passes"
-IN_BATCH = "kill -9 in a batch, some of whose rows are in the target"
-BETWEEN = "kill -9 between the first sink's rows and the second's"
+IN_BATCH = "kill -9 in the middle of a batch, after some of its rows reached the target"
+BETWEEN = "kill -9 after the first sink's write, before the second's"
 
 
 class FaultError(Exception):

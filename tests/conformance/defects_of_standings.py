@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from exactsink.contract import AlreadyCommitted, Committable, Committed, Committer, Lost, Prepared, Standing, Unknown
-from tests.conformance.reference_store import ReferenceCommitter
+from tests.conformance.reference_store import ReferenceCommitter, transaction
 
 
 class CommitsToKnow(ReferenceCommitter):
@@ -40,6 +40,14 @@ class LooksForEvidenceFirst(ReferenceCommitter):
         if super().standing(name) == AlreadyCommitted():
             return AlreadyCommitted()
         return Prepared() if name in self.names() else Lost(f"{name} is not prepared")
+
+
+class LocksToLook(ReferenceCommitter):
+    """Looks under the lock that a commit needs."""
+
+    def standing(self, name: str) -> Standing:
+        with transaction(self.path):
+            return super().standing(name)
 
 
 class Inherits(ReferenceCommitter):

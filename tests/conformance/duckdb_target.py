@@ -25,6 +25,8 @@ __all__ = ["DuckDBTarget"]
 class DuckDBTarget(ConformanceTarget):
     """A table whose rows count how often each was applied."""
 
+    one_process = True
+
     def backend(self, folder: Path) -> Backend:
         self._run(folder, "CREATE TABLE flights (id BIGINT PRIMARY KEY, kind TEXT, amount DOUBLE, times INT DEFAULT 1)")
         given = {"url": f"duckdb:///{folder / 'table.db'}", "table": "flights", "keys": ["id"]}

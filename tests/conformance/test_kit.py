@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,13 +71,7 @@ def kill_after_the_end_of_a_call(context: Context, script: Script) -> None:
     )
 
 
-PIECES: Sequence[Callable[[Context, Script], None]] = (
-    kill,
-    stop,
-    stop_at_the_second_of_two,
-    play,
-    kill_after_the_end_of_a_call,
-)
+PIECES = (kill, stop, stop_at_the_second_of_two, play, kill_after_the_end_of_a_call)
 
 
 def test_a_fault_that_never_fires_breaks_its_scenario_or_fires_at_the_end_of_the_call(tmp_path: Path) -> None:
@@ -110,21 +104,15 @@ class BareTarget(ConformanceTarget):
         return ReferenceTarget().applied(folder)
 
 
-def test_scenarios_are_skipped_by_a_capability_that_is_named(runner: Runner, tmp_path: Path) -> None:
+def test_a_skip_names_the_capability_and_lost_votes_need_a_hook(runner: Runner, tmp_path: Path) -> None:
+    assert all(ReferenceTarget().gives(hook) for hook in HOOKS)
+    assert not any(BareTarget().gives(hook) for hook in HOOKS)
     needing = {need: name for name, scenario in SCENARIOS.items() for need in scenario.needs}
     assert needing.keys() == CAPABILITIES.keys()
     for need, name in needing.items():
         result = runner.play(name, BareTarget(strong=need in HOOKS), tmp_path / need)
         assert (result.outcome, result.why) == ("skipped", f"needs {need}: {CAPABILITIES[need]}")  # type: ignore[index]
-
-
-def test_a_full_target_has_nothing_skipped() -> None:
-    assert all(ReferenceTarget().gives(hook) for hook in HOOKS)
-    assert not any(BareTarget().gives(hook) for hook in HOOKS)
-
-
-def test_a_store_that_loses_votes_must_say_how(runner: Runner, tmp_path: Path) -> None:
-    result = runner.play("empty-epoch", BareTarget(strong=True), tmp_path)
+    result = runner.play("empty-epoch", BareTarget(strong=True), tmp_path / "votes")
     assert result.outcome == "failed"
     assert "must give lose_votes()" in result.why
 
@@ -143,9 +131,10 @@ class HangingTarget(ReferenceTarget):
         (standings.Inherits, False, "assessed", "failed"),
         (standings.SeesAllPrepared, True, "assessed", "failed"),
         (standings.NeverKnows, True, "assessed-lost", "failed"),
+        (standings.LocksToLook, True, "assessed-beside-commit", "failed"),
     ],
 )
-def test_an_inherited_assess_is_right_where_a_mark_proves_and_an_own_one_must_know(
+def test_an_inherited_assess_is_right_where_a_mark_proves_and_an_own_one_must_know_and_not_lock(
     committer: Defect, marks: bool, scenario: str, outcome: str, runner: Runner, tmp_path: Path
 ) -> None:
     assert runner.play(scenario, ReferenceTarget(committer, marks), tmp_path).outcome == outcome

@@ -23,10 +23,8 @@ class WaitingTarget(ReferenceTarget):
             "SELECT value FROM work, json_each(work.ids) WHERE state = 'committed' AND work.rowid >"
             " (SELECT min(rowid) FROM work WHERE state IN ('begun', 'prepared'))"
         )
-        with closing(sqlite3.connect(self.path(folder))) as connection:
-            return [
-                [row[0] for row in connection.execute(f"SELECT id FROM entries WHERE id NOT IN ({held}) ORDER BY n")]
-            ]
+        with closing(sqlite3.connect(self.path(folder))) as store:
+            return [[row[0] for row in store.execute(f"SELECT id FROM entries WHERE id NOT IN ({held}) ORDER BY n")]]
 
 
 class SilentTarget(WaitingTarget):

@@ -41,6 +41,7 @@ def generate() -> ModuleType:
 
 def test_the_reference_is_what_the_code_says(generate: ModuleType) -> None:
     assert generate.stale() == [], "run: python docs/generate.py"
+    assert generate.backend_text("ledger", "staged") in (ROOT / "docs/how-to/write-a-plugin.md").read_text()
 
 
 def test_a_page_that_was_edited_or_is_missing_is_stale(generate: ModuleType, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_every_way_that_needs_no_server(tmp_path: Path, jvm: WarmJvm) -> None:
     assert list(rates) == ways
     assert all(rate > 0 and cpu >= 0 and 50 < size < 5_000 for _, rate, cpu, _, size in rates.values())  # type: ignore[operator]
     assert "1 epochs of 100 rows" in (tmp_path / "out" / "bench.html").read_text()
-    seen = {row[0]: row[1:] for row in tables["From the begin of an epoch"].rows}
+    seen = {row[0]: row[1:] for row in tables["From the start of an epoch"].rows}
     assert all(0 < first <= last for first, _, last, _, _ in seen.values())  # type: ignore[operator]
     assert [row[0] for row in tables["One job with several sinks, medians of the rounds"].rows] == [
         *(f"{number} x files parquet" for number in (1, 2, 4)),

@@ -108,6 +108,100 @@ def test_what_went_back_by_itself_stops_the_job_and_doubles_nothing(
         shutil.rmtree(folder / "elsewhere.exactsink", ignore_errors=True)
 
 
+<<<<<<< HEAD
+=======
+def test_all_that_belongs_together_may_go_back_together(spark: SparkSession, folder: Path) -> None:
+    put_back(folder, "yesterday", *PARTS)
+    run(spark, folder / "job.toml")
+    assert in_lake(folder) == in_table(folder) == ids(3)
+
+
+def test_after_a_target_went_back_the_named_command_goes_on_from_there(
+    spark: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put_back(folder, "yesterday", "lake")
+    path = str(folder / "job.toml")
+    with pytest.raises(InDoubtError, match=r"exactsink rebase \S+job\.toml"):
+        run(spark, Path(path))
+    assert main(["rebase", path]) == 0
+    assert "epochs 1 to 2 are not read again, and not here: missing" in capsys.readouterr().out
+    assert main(["rebase", path, "--sink", "lake=0", "--batch", "3", "--yes", "--reason", "its disk died"]) == 0
+    write_source(folder, 4)
+    run(spark, Path(path))
+    assert in_table(folder) == ids(4)
+    assert in_lake(folder) == ids(1) + (ids(4) - ids(3))
+
+
+@pytest.mark.parametrize("how", ["another working folder", "a link", "a file URL"])
+def test_one_job_is_one_job_from_wherever_it_is_started(
+    spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = folder / "job.toml"
+    if how == "another working folder":
+        monkeypatch.chdir(folder.parent)
+    elif how == "a link":
+        (folder / "link").symlink_to("checkpoint")
+        path.write_text(path.read_text().replace('checkpoint = "checkpoint"', 'checkpoint = "link"'))
+    else:
+        path.write_text(path.read_text().replace('path = "lake"', f'path = "file://{folder}/lake"'))
+    write_source(folder, 4)
+    run(spark, path)
+    assert in_lake(folder) == in_table(folder) == ids(4)
+
+
+def test_a_sink_changes_after_a_clean_stop_and_not_before(spark: SparkSession, folder: Path) -> None:
+    path = folder / "job.toml"
+    text = path.read_text()
+    entries = (folder / "checkpoint.exactsink" / "journal").glob("*.json")
+    max(entry for entry in entries if '"kind": "clean"' in entry.read_text()).unlink()  # as if it had been killed
+    path.write_text(text[: text.index("[sinks.table]")])
+    with pytest.raises(ConfigError, match=r"(?s)lacks sink table as it was.*exactsink recover"):
+        run(spark, path)
+    path.write_text(text)
+    assert main(["recover", str(path)]) == 0
+    path.write_text(text[: text.index("[sinks.table]")])
+    write_source(folder, 4)
+    run(spark, path)
+    assert (in_lake(folder), in_table(folder)) == (ids(4), ids(3))
+
+
+def test_a_copy_of_a_job_that_runs_on_beside_it_stops_and_doubles_nothing(spark: SparkSession, folder: Path) -> None:
+    (folder / "fork").mkdir()
+    for part in PARTS[:2]:
+        shutil.copytree(folder / part, folder / "fork" / part)
+    path = write_job(folder)
+    fork = folder / "fork" / "job.toml"
+    fork.write_text(path.read_text().replace(f"{folder}/checkpoint", f"{folder}/fork/checkpoint"))
+    write_source(folder, 4)
+    run(spark, path)
+    with pytest.raises(LineageError, match="the journal went back in time"):
+        run(spark, fork)
+    assert in_lake(folder) == in_table(folder) == ids(4)
+
+
+def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A rebase goes on with a run of which nothing shows yet, and with no other."""
+    path = write_job(tmp_path, '\n[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\n')
+    write = Job.from_toml(path).write
+    write(spark.range(7), run="monday")
+    with monkeypatch.context() as patch:
+        patch.setattr(OnePass, "write", lambda self, frame, plan: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write(spark.range(7, 9), run="tuesday")
+    path.write_text(path.read_text().replace("/checkpoint", "/elsewhere"))
+    for name in ("monday", "tuesday"):
+        with pytest.raises(LineageError, match="another journal fed this target"):
+            Job.from_toml(path).write(spark.range(9), run=name)
+    assert main(["rebase", str(path), "--run", "monday", "--sink", "lake=0", "--yes"]) == 2
+    assert "batch run monday has nothing to go on with: its rows show in lake" in capsys.readouterr().err
+    assert main(["rebase", str(path), "--run", "tuesday", "--sink", "lake=birth", "--yes"]) == 0
+    assert Job.from_toml(path).write(spark.range(7, 9), run="tuesday").rows == {"lake": 2}
+    assert in_lake(tmp_path) == Counter(range(9))
+
+
+>>>>>>> words-f
 def test_what_is_written_and_how_it_is_cut_changes_between_two_runs(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

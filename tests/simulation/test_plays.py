@@ -109,7 +109,7 @@ def test_a_person_reads_the_commands_that_can_be_typed() -> None:
 
 def test_what_a_table_says_is_held_against_the_rows() -> None:
     line = "lake  epoch 4 (token a) of b  epoch 5 (token c)  {}"
-    words = "epochs 1 to 2 come again: doubled here; epoch 3 is in no source and not here: missing"
+    words = "epochs 1 to 2 come again: doubled here; epoch 3 is not read again, and not here: missing"
     assert list(announced(line.format(words), ("lake", "db"))) == [
         Announced("lake", "doubled", 1, 2),
         Announced("lake", "missing", 3, 3),

@@ -63,7 +63,7 @@ def shown(command: Command, shop: Shop) -> tuple[dict[str, str], list[str]]:
 
 
 NOTHING, NO_MARK = "nothing is missing or doubled", "can't be known: its mark is gone"
-AGAIN, MISSING = "epochs 1 to 2 come again: doubled here", "epochs 1 to 2 are in no source and not here: missing"
+AGAIN, MISSING = "epochs 1 to 2 come again: doubled here", "epochs 1 to 2 are not read again, and not here: missing"
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_a_sink_that_was_put_back_gets_the_epoch_that_is_not_done_as_lost_votes(
     shop.epochs(3)
     put_back(shop, "copy", "lake")
     shop.sql("DROP TRIGGER closed")
-    again = "epochs 1 to 2 are in no source and not here: missing; epoch 3 is written again, and compared with the"
+    again = "epochs 1 to 2 are not read again, and not here: missing; epoch 3 is written again, and compared with the"
     words = ["--sink", "lake=0", "--batch", "3"]
     assert shown(command, shop) == ({"lake": f"{again} decision", "table": NOTHING}, words)
     plan = command("rebase", shop.file, *words).out
-    assert "would leave to the next start to commit what is left of epoch 3 in lake, table" in plan
+    assert "would leave the rest of epoch 3 in lake, table to the next start" in plan
     assert command("rebase", shop.file, *words, "--yes").code == 0
     seen = command("status", shop.file, "--within", "60")
     assert (seen.code, "lost" in seen.err) == (3, True)

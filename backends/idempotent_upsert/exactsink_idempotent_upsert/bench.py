@@ -63,7 +63,7 @@ class FileTarget(BenchTarget):
 
     @property
     def holds(self) -> str:
-        return "the file's write lock, from the begin of the commit"
+        return "the file's write lock, from the start of the commit"
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class ServerTarget(BenchTarget):
 
     @property
     def holds(self) -> str:
-        return "locks on rows, from the begin of the commit"
+        return "locks on rows, from the start of the commit"
 
     @property
     def keys(self) -> tuple[str, ...]:

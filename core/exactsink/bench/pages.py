@@ -19,7 +19,7 @@ __all__ = ["report_of"]
 _PACKAGES = ("exactsink", "pyspark", "pyarrow", "confluent-kafka", "psycopg", "SQLAlchemy")
 _PHASES = (
     "open prepares the sinks; write is the Spark job, with the tasks' pre-commits; vote checks what they wrote; "
-    "decide is the journal's one record; commit ends with the last sink's; complete writes state.json."
+    "decide is the journal's one record; commit ends when the last sink has committed; complete writes state.json."
 )
 
 
@@ -51,8 +51,9 @@ def _rates(measured: Measured) -> Section:
         "JVM, Python workers); a server's own is not in it."
     )
     columns = ("way", "guarantee", "rows/s", "CPU us/row", "ms an epoch", "bytes/row in the target")
+    uncounted = "Requests per row have no column, because none of these clients counts its requests."
     tables = [
-        Grid("Throughput, medians of the rounds", columns, rows, ["Requests a row: no client here counts them."]),
+        Grid("Throughput, medians of the rounds", columns, rows, [uncounted]),
         Grid("An epoch's phases, medians, ms", ("way", *PHASES), phases, [_PHASES]),
     ]
     return Section("Rows and CPU time", [prose], tables)
@@ -70,17 +71,17 @@ def _readers(measured: Measured) -> Section:
         if not one.views:
             notes.append(f"{one.way.name}: epochs share keys, so no reader can count the rows of one")
         if one.traits.visible_early:
-            notes.append(f"{one.way.name}: rows show before the decision, so nothing is held; an abort removes nothing")
+            notes.append(f"{one.way.name}: tasks show rows before the decision: no row waits, an abort removes none")
         elif one.way.target.holds:
             notes.append(f"{one.way.name} holds: {one.way.target.holds}")
         else:
             notes.append(f"{one.way.name} holds nothing else: its rows wait aside")
     seen_at = [f"{row} row, {part}, ms" for row in ("first", "last") for part in ("p50", "p99")]
-    table = Grid("From the begin of an epoch", ("way", *seen_at, "rows held, p50, ms"), rows, notes)
+    table = Grid("From the start of an epoch", ("way", *seen_at, "rows held, p50, ms"), rows, notes)
     epochs = measured.rows.epochs - 1
     prose = (
-        f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from their tasks' "
-        "begin to the sink's commit, by our events; the notes below the table name other objects that wait."
+        f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from the start "
+        "of their tasks to the sink's commit, by our events; the notes below the table name other objects that wait."
     )
     return Section("What readers see", [prose], [table])
 

@@ -71,11 +71,11 @@ def _print_plan(opened: Opened, operator: Operator, plan: RebasePlan) -> None:
     decision = operator.read().decision
     if decision is not None and decision.sinks:
         kept, over = (", ".join(n for n in decision.sinks if (n in plan.keeps) is keeps) for keeps in (True, False))
-        finishes = "leave to the next start to commit" if plan.goes_on else "commit"
         if kept:
-            print(f"would {finishes} what is left of epoch {decision.epoch} in {kept}")
+            rest = f"the rest of epoch {decision.epoch} in {kept}"
+            print(f"would leave {rest} to the next start" if plan.goes_on else f"would commit {rest}")
         if over:
-            print(f"would end epoch {decision.epoch} in {over}: nothing more of it is committed there")
+            print(f"would close epoch {decision.epoch} in {over}: nothing more of it is committed there")
     for holding in (holding for truth in plan.sinks for holding in truth.view.held):
         if holding.whose == "decided" and holding.sink in plan.keeps:
             continue

@@ -199,9 +199,10 @@ class Committer(ABC):
 
         The state is Prepared if `commit` would make the rows visible now; otherwise it is the outcome that `commit`
         would return. Effects that only the write itself shows, like a trigger that drops rows, are not seen. Called at
-        any time from any process, even beside a working driver. Raises Retryable if the store doesn't answer, and Fatal
-        if `commit` would. The default returns Unknown for a committable that `in_doubt` does not list. That is right
-        only if the mark proves which committables are committed.
+        any time from any process, even beside a working driver, so it takes no lock that a commit waits for. Raises
+        Retryable if the store doesn't answer, and Fatal if `commit` would. The default returns Unknown for a
+        committable that `in_doubt` does not list. That is right only if the mark proves which committables are
+        committed.
         """
         held = {participant.ref for participant in self.in_doubt()}
         gone = Unknown("the store does not list it, and this backend can't look up its outcome")

@@ -164,7 +164,7 @@ class _Case:
             elif there is not None and there != count:
                 yield f"epoch {last} may lack rows"
         if last + 1 < first:
-            yield f"{_epochs(last + 1, first - 1, 'is', 'are')} in no source and not here: missing"
+            yield f"{_epochs(last + 1, first - 1, 'is', 'are')} not read again, and not here: missing"
         if last >= first:
             yield f"{_epochs(first, last, 'comes', 'come')} again: doubled here"
         if self.goes_on and keeps:

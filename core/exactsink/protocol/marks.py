@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _READS = 5
 _REBASE = (
-    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and continues from there"
+    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and the command to go on"
 )
 
 
@@ -234,7 +234,7 @@ def is_part(mark: Mark | None, expected: Mark | None) -> bool:
 def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) -> ExactsinkError:
     """Explain a mark that does not fit: which side is older, which rows are missing or doubled, and how to continue."""
     stands = "no mark" if mark is None else str(mark)
-    what = f"sink {sink}: its target holds {stands}, the journal expects {expected or 'none that is bound'}"
+    what = f"sink {sink}: its target holds {stands}, the journal expects {expected or 'a target without a mark'}"
     fix = f"restore the journal, the checkpoint and the targets from one moment; or, {_REBASE}"
     if mark is None:
         return InDoubtError(what, why="the target was emptied, replaced or restored: its mark is gone", next=fix)

@@ -16,12 +16,18 @@ __all__ = ["ROADS", "backend_text", "write_plugin"]
 
 ROADS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        "staged": ('path = "/data/store.db"', "rows wait in staged files until the decision, then one transaction"),
+        "staged": (
+            'path = "/data/store.db"',
+            "rows wait in staged files until the decision. Then one transaction writes them",
+        ),
         "idempotent": (
             'path = "/data/store.db"\nkeys = ["id"]',
-            "rows wait in staged files until the decision, then each is put by its key",
+            "rows wait in staged files until the decision. Then each row is put by its key",
         ),
-        "two-phase": ('path = "/data/store.db"', "tasks prepare rows in the store, the decision commits them"),
+        "two-phase": (
+            'path = "/data/store.db"',
+            "tasks prepare rows in the store. After the decision, the driver commits them",
+        ),
     }
 )
 """Each road to a backend: the options of its example, and its strategy in a line."""

@@ -29,18 +29,18 @@ Capability = Literal[
 ]
 
 CAPABILITIES: Mapping[Capability, str] = {
-    "atomic_visibility": "its traits say that an epoch does not appear at one moment (atomic_visibility)",
-    "can_lose_votes": "its traits say that no vote can be lost (can_lose_votes), and the target gives no lose_votes()",
-    "hidden_until_decided": "its traits say that rows show before the decision (visible_early)",
-    "several_jobs": "its traits say that it takes epochs of one history only (needs_epoch_order)",
-    "marks": "its traits say that the target keeps no marks (marks)",
-    "applier": "it applies no staged rows: no StagedBackend (needs_shared_staging)",
-    "order": "the target gives no order()",
-    "destroy_evidence": "the target gives no destroy_evidence()",
-    "foreign": "the target gives no foreign()",
-    "previous": "the target gives no previous()",
-    "validates_rows": "its traits say that it can't judge rows without writing them (validates_rows)",
-    "unfit": "the target gives no unfit()",
+    "atomic_visibility": "the traits don't set `atomic_visibility`: an epoch does not appear at one moment",
+    "can_lose_votes": "the traits don't set `can_lose_votes`, and the `ConformanceTarget` has no `lose_votes`",
+    "hidden_until_decided": "the traits set `visible_early`: rows are visible before the decision",
+    "several_jobs": "the traits set `needs_epoch_order`: the sink takes epochs of one history only",
+    "marks": "the traits don't set `marks`: the target keeps no marks",
+    "applier": "the backend is not a `StagedBackend`, or the traits don't set `needs_shared_staging`",
+    "order": "the `ConformanceTarget` has no `order`",
+    "destroy_evidence": "the `ConformanceTarget` has no `destroy_evidence`",
+    "foreign": "the `ConformanceTarget` has no `foreign`",
+    "previous": "the `ConformanceTarget` has no `previous`",
+    "validates_rows": "the traits don't set `validates_rows`: the backend can't judge rows without writing them",
+    "unfit": "the `ConformanceTarget` has no `unfit`",
 }
 """The capabilities that a scenario may need, each with the reason for a skip. There is no other reason for one."""
 

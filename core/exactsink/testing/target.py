@@ -25,13 +25,16 @@ class ConformanceTarget(ABC):
     """Connect the kit to one store, with one strategy of a backend.
 
     It pickles (define its class at the top of a module) and holds no connection, because the kit calls its methods in
-    separate processes. `folder` belongs to one scenario, and is empty at first; a server's target derives a name from
-    it. The optional methods, `HOOKS`, do things that only the store's owner can do. Without one, the kit skips the
-    scenarios that need it, and says so.
+    separate processes. Each scenario gets a `folder` of its own, empty at first. If your store is a server, derive the
+    name of the table or topic from the folder's name. The optional methods, `HOOKS`, do things that only the store's
+    owner can do. Without one, the kit skips the scenarios that need it, and says so.
     """
 
     holds_readers: ClassVar[bool] = False
-    """Whether readers wait at undecided rows, as in a Kafka partition, and see later rows only afterwards."""
+    """Set it to True if undecided rows make readers of your store wait, as in a Kafka partition."""
+
+    one_process: ClassVar[bool] = False
+    """Set it to True if only one process can open your store at a time, as for a file of DuckDB."""
 
     @abstractmethod
     def backend(self, folder: Path) -> Backend:
@@ -52,12 +55,12 @@ class ConformanceTarget(ABC):
     def job_prefix(self, folder: Path) -> str:
         """Return a prefix for the names of the scenario's jobs, for example `abc123-`, with at most 20 characters.
 
-        Scenarios run side by side. Implement it if several of them use one store that lists work by its name.
+        Scenarios run in parallel. Implement this if they share one store that lists prepared work by its name.
         """
         return ""
 
     def shaped(self, rows: pa.Table) -> pa.Table:
-        """Return the rows in the writer's shape. Implement it for a backend with a `shape`, in place of the JVM."""
+        """Return the rows as `Backend.shape` makes them in the JVM. Implement it for a backend with a `shape`."""
         return rows
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
@@ -65,10 +68,10 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Make the store drop these prepared participants, as a timeout would. Needed if the store can lose votes.
+        """Make the store drop these prepared participants, as a timeout would. Needed for the trait `can_lose_votes`.
 
-        If votes can't be lost, it may remove work that a person could remove. Work that is then proven lost must be
-        written again.
+        Without that trait you may implement it as well. Then remove work that a person could remove by hand, for
+        example staged files. If that work is proven lost, the job must write it again.
         """
         raise NotImplementedError
 
@@ -90,14 +93,15 @@ class ConformanceTarget(ABC):
     def previous(self, folder: Path) -> Sequence[Committable]:
         """Put into the target the work that earlier releases of the backend prepared, and return its committables.
 
-        Their payloads are recordings, each with its version, never made by today's code. No id is used twice.
+        Record the payloads, with their versions, when you publish a release, and keep the recordings. Today's code must
+        not make them. Each committable needs an id of its own.
         """
         raise NotImplementedError
 
     def unfit(self, rows: pa.Table) -> pa.Table:
-        """Return these rows, in the writer's shape, changed so that the target can hold none of them.
+        """Return these rows (already as `shaped` returns them), changed so that the target can hold none of them.
 
-        Each row is bad by itself, and no two are equal. Needed if the traits say `validates_rows`.
+        Each row is bad by itself, and no two are equal. Needed if the traits set `validates_rows`.
         """
         raise NotImplementedError
 

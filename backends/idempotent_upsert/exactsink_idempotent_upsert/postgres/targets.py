@@ -106,7 +106,7 @@ class UpsertedTable(bench.TableTarget):
 
     @property
     def holds(self) -> str:
-        since = "while each task votes" if self.strategy == "direct" else "from the begin of the commit"
+        since = "while each task votes" if self.strategy == "direct" else "from the start of the commit"
         return f"locks on rows, {since}"
 
     @property

@@ -74,7 +74,7 @@ class SqliteDatabase(SqlDatabase):
         if _PASSING.match(said):
             look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
             return Refusal(True, said, look)
-        fix = f"fix table {self.table.name} in {self.path} (or the file)"
+        fix = f"fix table {self.table.name} in {self.path}, or the file itself"
         if f"no such table: {MARKER_TABLE}" in said:
             fix = f"restore the database that the epoch was opened on, or run: {made(MARKER_TABLE, _KINDS)};"
         elif said == "integer overflow" and self.table.expressions:

@@ -26,7 +26,7 @@ def sections() -> Mapping[str, type[BaseModel]]:
     return found
 
 
-def attribute_docstrings(model: type[BaseModel]) -> Mapping[str, str]:
+def attribute_docstrings(model: type) -> Mapping[str, str]:
     """Find the string below each field: what pydantic itself does not keep. None where the source is not installed."""
     try:
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body

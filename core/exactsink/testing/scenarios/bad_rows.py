@@ -104,7 +104,7 @@ SCENARIOS = (
     ),
     Scenario(
         "quarantine-replayed",
-        "a row is judged the same again",
+        "in a replay, each row is judged as it was the first time",
         "the quarantined rows' staged files are removed before they are committed",
         _replayed(_quarantines),
         _NEEDS,

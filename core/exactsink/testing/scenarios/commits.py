@@ -191,7 +191,7 @@ SCENARIOS = (
     ),
     Scenario(
         "applied-late",
-        "a process that reads the marker and then waits applies no epoch that another process has applied meanwhile",
+        "if another process applies the epoch after this one has read the marker, this one does not apply it again",
         "a driver reads the marker, is paused by its machine, and applies after its successor did",
         _applied_late,
         ("applier",),

@@ -158,7 +158,7 @@ _MARKS: tuple[Capability, ...] = ("marks",)
 SCENARIOS = (
     Scenario(
         "births-at-once",
-        "a target is bound to one journal, whoever comes at the same moment",
+        "if two journals try to bind a new target at the same moment, exactly one of them does",
         "a job is started twice by mistake, on two machines, for the first time",
         _births,
         _MARKS,
@@ -166,19 +166,19 @@ SCENARIOS = (
     Scenario(
         "second-journal",
         "a target that one journal feeds is refused to another",
-        "a job is copied with its target's name in it",
+        "a job's file is copied, and still names the first job's target",
         _second_journal,
         _MARKS,
     ),
     Scenario(
         "killed-inside-commit",
-        "a driver may die at any moment of its commit, and where the target keeps marks, no row shows before its own",
-        "the process is killed between two of the calls of a commit; or the target's backup is restored to there",
+        "a driver may die at any moment of its commit; with marks, no row is visible before the mark of its epoch",
+        "the process is killed between two calls of a commit; or the target is restored from a backup of that moment",
         _killed_inside_commit,
     ),
     Scenario(
         "mark-follows",
-        "the mark is that of the last epoch with rows, and its claim's",
+        "the mark names the last epoch with rows, and the claim under which these rows were written",
         "an epoch is written again under a newer claim, and the target is restored in between",
         _follows,
         _MARKS,
@@ -186,7 +186,7 @@ SCENARIOS = (
     Scenario(
         "mark-kept",
         "a commit that is repeated leaves the mark unchanged",
-        "a repeated commit counts its participants twice",
+        "a crash hides the answer of a commit, and the next start repeats the commit",
         _kept,
         _MARKS,
     ),

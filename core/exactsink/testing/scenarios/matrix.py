@@ -24,7 +24,7 @@ _COMMIT = f"commit:{SINK}"
 
 _FAILURES: Mapping[Action, str] = MappingProxyType(
     {
-        "kill": "kill -9: the machine is lost, or memory runs out",
+        "kill": "kill -9: an operator or a full memory ends the process",
         "stall": "the machine is suspended, and continues as if it were the driver after its successor has taken over",
     }
 )

@@ -89,7 +89,7 @@ def _one_moment(context: Context) -> None:
 SCENARIOS = (
     Scenario(
         "empty-epoch",
-        "epochs and partitions without rows are epochs like others",
+        "epochs without rows, and partitions without rows, are committed like all others",
         "a batch brings nothing for this sink",
         _empty,
     ),
@@ -100,7 +100,11 @@ SCENARIOS = (
         _many,
     ),
     Scenario(
-        "order-kept", "rows of a partition keep their order", "a writer hands rows on side by side", _order, ("order",)
+        "order-kept",
+        "rows of a partition keep their order",
+        "a writer sends rows in parallel, and they arrive in another order",
+        _order,
+        ("order",),
     ),
     Scenario(
         "undecided-invisible",

@@ -103,8 +103,9 @@ def _assessed_beside(context: Context) -> None:
             raise Broken(f"a process that looks at epoch {epoch} ended, or was stopped, before its time")
         try:
             ask(partial(session.commit_marked, epoch, committables))
-        except Retryable:  # the commit has locked the rows that it reads
-            pass
+        except Retryable as error:
+            if not context.target.one_process:
+                raise Broken(f"a commit waits for a process that assesses epoch {epoch}: {error}") from error
         else:
             context.faults.append(f"committed-inside-assess-e{epoch}-at-{moments.get(epoch, 'its end')}")
         if stalled:
@@ -191,13 +192,13 @@ SCENARIOS = (
     Scenario(
         "assessed",
         "assess returns the outcome of a commit, and changes nothing",
-        "an operator's query about participants in doubt changes them",
+        "an operator calls `exactsink status`, then `exactsink recover`",
         _assessed,
     ),
     Scenario(
         "assessed-lost",
         "assess returns Lost if commit would",
-        "`exactsink status` says prepared, and the commit then says lost",
+        "the store has dropped prepared work, and an operator calls `exactsink status` before the next commit",
         _assessed_lost,
         ("can_lose_votes",),
     ),
@@ -209,8 +210,8 @@ SCENARIOS = (
     ),
     Scenario(
         "assessed-beside-commit",
-        "assess is right at every moment of another process's commit",
-        "an operator looks beside a driver at work, and gets a false alarm",
+        "assess is right at every moment of another process's commit, and no commit waits for it",
+        "an operator calls `exactsink status` while a driver commits",
         _assessed_beside,
     ),
 )

@@ -108,7 +108,7 @@ SCENARIOS = (
     Scenario(
         "one-vote-lost",
         "one lost vote of several is written again",
-        "it drops one participant of several",
+        "a store's time-out drops the prepared work of one participant of several",
         _losing(slice(1)),
         ("can_lose_votes",),
     ),
@@ -128,8 +128,8 @@ SCENARIOS = (
     ),
     Scenario(
         "loser-swept",
-        "a losing attempt is listed and swept",
-        "Spark runs a task twice (speculation, a lost executor), and the second try is not decided",
+        "an attempt with a vote that is not used is listed by `in_doubt`, and swept",
+        "Spark runs a task twice (speculation, a lost executor), and only one of the two attempts is decided",
         _loser_swept,
         ("hidden_until_decided",),
     ),

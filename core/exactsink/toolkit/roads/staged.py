@@ -144,7 +144,8 @@ class Applier(ABC):
         """Return the marker of (job, sink), None if this target never applied an epoch of it.
 
         If the backend keeps marks, also called before the first `open_epoch`: without a target, or a table of markers,
-        it returns None. Changes nothing. Reads from the server that `apply` writes to, never from a replica.
+        it returns None. Changes nothing, and takes no lock that `apply` waits for. Reads from the server that `apply`
+        writes to, never from a replica.
         """
 
     def put_birth(self, birth: Marker) -> Marker:
