@@ -29,11 +29,12 @@ _MORE_SECONDS = 45.0
 @command()
 @job_file
 @run_name
-@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="By default [job] stop_within.")
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="Seconds for its epoch.")
 def stop(job: str, run: str | None, within: float | None) -> None:
     """End a job's driver after its epoch, on whichever machine it runs, and wait for its end.
 
-    A batch run that is not decided in time is abandoned; the next call writes it.
+    If a batch run is not decided in time, exactsink cancels it, and the next call of `Job.write` writes it. The default
+    time is `[job] stop_within`.
     """
     config, _ = load_config(job)
     history = JobHistory.of(config, run)

@@ -21,7 +21,7 @@ ROADS: Mapping[str, tuple[str, str]] = MappingProxyType(
             'path = "/data/store.db"\nkeys = ["id"]',
             "rows wait in staged files until the decision, then each is put by its key",
         ),
-        "two-phase": ('path = "/data/store.db"', "tasks prepare rows in the store, the decision commits them"),
+        "two-phase": ('path = "/data/store.db"', "tasks prepare rows in the store, the driver commits them"),
     }
 )
 """Each road to a backend: the options of its example, and its strategy in a line."""
