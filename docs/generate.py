@@ -105,7 +105,8 @@ def config_page() -> str:
 
 def cli_page() -> str:
     """Return every command with its options."""
-    parts = [f"# The command line\n\n{cli.help}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
+    words = "Words such as [participant](../explanation/glossary.md), mark, token and settle are in the glossary."
+    parts = [f"# The command line\n\n{cli.help}\n\n{words}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
     for name, command in sorted(_commands(cli)):
         usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
         parts.append(f"## `exactsink {name}`\n\n{prose(command.help or '')}\n")

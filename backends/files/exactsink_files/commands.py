@@ -32,7 +32,7 @@ def commands(open_job: OpenJob) -> click.Group:
     @_run
     @_as_json
     def list_command(target: str, sink: str | None, run: str | None, as_json: bool) -> None:
-        """List the epochs that jobs have written, with their files, rows and bytes.
+        """List the epochs of jobs, with their files, rows and bytes.
 
         Name a folder for the epochs of all jobs that write there, or a job's file for the epochs of this job.
         """
@@ -58,9 +58,9 @@ def commands(open_job: OpenJob) -> click.Group:
     def read_list_command(
         job: str, sink: str | None, run: str | None, at: int | None, partial: bool, as_json: bool
     ) -> None:
-        """Print the files that hold every row exactly once, one path on each line.
+        """Print the paths of the files that hold every row exactly once.
 
-        Give them to pyarrow, DuckDB, Polars or Spark.
+        Each path is on its own line, for pyarrow, DuckDB, Polars and Spark.
         """
         name, chosen, root = _chosen(open_job, job, sink, run)
         found = snapshot(root, at, job=name, sink=chosen, partial=partial)

@@ -46,7 +46,8 @@ class IcebergOptions(BackendOptions):
     create: bool = True
     """Create the table, with the rows' columns, if it does not exist."""
     partition_by: tuple[str, ...] = ()
-    """The partition fields of a new table, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`."""
+    """The partition fields of a new table, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`. An
+    existing table keeps its own."""
     keep_snapshots: int | None = Field(default=None, ge=1)
     """How many snapshots of this sink the table keeps. The job expires older ones. Default: all."""
 
