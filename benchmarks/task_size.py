@@ -65,11 +65,14 @@ def main() -> None:
         kafka = stack.enter_context(kafka_broker.serving())
         table = {"conninfo": postgres.conninfo, "table": "sized", "create": True}
         upsert = {"url": f"sqlite:///{folder}/sized.db", "table": "sized", "keys": ["id"], "create": True}
+        lake = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"{folder}/iceberg", "table": "shop.sized"}
         topic = {"bootstrap_servers": kafka.server.bootstrap, "topic": kafka.server.new_topic("sized", 4)}
         ways: dict[str, tuple[str, Mapping[str, Any]]] = {
             "nothing": ("", {}),
             "files, rename": ("files", {"path": f"{folder}/lake"}),
             "files, rename, JSON lines": ("files", {"path": f"{folder}/lines", "format": "json"}),
+            "delta, append": ("delta", {"path": f"{folder}/delta"}),
+            "iceberg, append": ("iceberg", lake),
             "kafka, transactions": ("kafka", topic),
             "postgres, two_phase": ("postgres", table),
             "postgres, staged": ("postgres", {**table, "table": "staged", "strategy": "staged"}),

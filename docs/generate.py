@@ -40,12 +40,14 @@ _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not thi
 _CONFIG = """\
 # A job's file
 
-A TOML file. An unknown key is an error, which names the nearest known one.
+A job's file is a TOML file. exactsink refuses an unknown key, and names the nearest known key.
 
 Strings may hold `${NAME}` or `${NAME:-default}` from the environment. No error of the config shows such a value.
 exactsink refuses a variable that is not set, or is empty, unless it has a default. `${NAME:-}` has an empty default.
-In a backend's own options, `${executor:NAME}` is resolved in each task, from its executor's environment. The driver
-does not send such a value.
+In a backend's own options, each task replaces `${executor:NAME}` by the variable of its executor. The driver does not
+send such a value.
+
+Words such as [epoch](../explanation/glossary.md), participant, decision and mark are in the glossary.
 """
 _ROADS = """\
 # Three backends, whole
@@ -107,12 +109,13 @@ def config_page() -> str:
 
 def cli_page() -> str:
     """Return every command with its options."""
-    parts = [f"# The command line\n\n{cli.help}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
+    words = "Words such as [participant](../explanation/glossary.md), mark, token and settle are in the glossary."
+    parts = [f"# The command line\n\n{cli.help}\n\n{words}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
     for name, command in sorted(_commands(cli)):
         usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
         parts.append(f"## `exactsink {name}`\n\n{prose(command.help or '')}\n")
         parts.append(_options(command, f"{usage} [OPTIONS]"))
-    parts.append("See also: [exit codes](exit-codes.md).\n")
+    parts.append("See also: [exit codes](exit-codes.md), and the fields of [`--json`](json.md).\n")
     return "\n".join(parts)
 
 
@@ -314,15 +317,22 @@ def _default(field: FieldInfo) -> str:
 
 def _options(command: click.Command, usage: str) -> str:
     options = [p for p in command.params if isinstance(p, click.Option)]
-    rows = [(", ".join(f"`{name}`" for name in (*o.opts, *o.secondary_opts)), _option_text(o)) for o in options]
+    rows = [(", ".join(f"`{name}`" for name in _spellings(o)), _option_text(o)) for o in options]
     return f"```text no-run: usage\n{usage if rows else usage.removesuffix(' [OPTIONS]')}\n```\n" + (
         "\n" + markdown_table(("option", "effect"), rows) if rows else ""
     )
 
 
+def _spellings(option: click.Option) -> list[str]:
+    """Return an option as it is typed: each of its names, the last with its value."""
+    *others, last = [*option.opts, *option.secondary_opts]
+    return [*others, f"{last} {option.metavar}" if option.metavar else last]
+
+
 def _option_text(option: click.Option) -> str:
+    choices = ", ".join(f"`{each}`" for each in option.type.choices) if isinstance(option.type, click.Choice) else ""
     default = f" Default: `{option.default}`." if option.show_default else ""
-    return f"{option.help or ''}{default}"
+    return f"{option.help or ''}{f' One of {choices}.' if choices else ''}{default}"
 
 
 def _arguments(command: click.Command) -> list[click.Argument]:

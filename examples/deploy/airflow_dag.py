@@ -20,6 +20,8 @@ A_PERSON_HAS_TO_LOOK = range(1, 7)
 class Exactsink(BaseOperator):
     """Run `exactsink COMMAND JOB.toml`. SIGTERM, when the task is stopped, lets the driver end after its epoch."""
 
+    template_fields = ("command",)  # `{{ ds }}` in a command is the task's day
+
     def __init__(self, *, command: list[str], **kwargs) -> None:
         super().__init__(**kwargs)
         self.command = command

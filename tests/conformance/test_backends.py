@@ -80,6 +80,12 @@ def chosen(names: Collection[str]) -> Callable[..., None]:
     return test_conformance
 
 
+class OnPlace(ConformanceSuite):
+    @pytest.fixture
+    def runner(self, place: tuple[str, Runner]) -> Runner:
+        return place[1]
+
+
 class TestReferenceStore(ConformanceSuite):
     """The points of the matrix are killed on all other targets."""
 

@@ -9,21 +9,15 @@ import azure.storage.blob  # noqa: F401 - these here once, not in each process t
 import google.cloud.storage  # noqa: F401
 import pytest
 
-from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
+from exactsink.testing import ConformanceTarget, Runner
 from tests.conformance.store_targets import StagingOnS3, StoreTarget
-from tests.conformance.test_backends import chosen
+from tests.conformance.test_backends import OnPlace, chosen
 from tests.servers.azurite import shared_azurite
 from tests.servers.fake_gcs import ComposeOnce, FakeGcs, shared_fake_gcs
 from tests.servers.s3_proxy import cutting_s3
 
 _OF_CLOUDS = {"loser-swept", "one-vote-lost"}
 """What a store's own class does; the rest is in `uploads`, which S3 plays."""
-
-
-class OnCloud(ConformanceSuite):
-    @pytest.fixture
-    def runner(self, place: tuple[str, Runner]) -> Runner:
-        return place[1]
 
 
 @pytest.fixture(scope="module", params=["azure", "gcs"])
@@ -42,7 +36,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
                 yield url, runner
 
 
-class TestFiles(OnCloud):
+class TestFiles(OnPlace):
     test_conformance = chosen(_OF_CLOUDS)
 
     @pytest.fixture
@@ -50,7 +44,7 @@ class TestFiles(OnCloud):
         return StoreTarget(place[0])
 
 
-class TestStaging(OnCloud):
+class TestStaging(OnPlace):
     test_conformance = chosen({"one-vote-lost"})
 
     @pytest.fixture

@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
-from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
+from exactsink.testing import ConformanceTarget, Runner
 from tests.conformance.store_targets import RenameTarget, StagingOnS3
-from tests.conformance.test_backends import chosen
+from tests.conformance.test_backends import OnPlace, chosen
 from tests.servers.hdfs import shared_hdfs
 from tests.servers.sftp import own_sftp
 
@@ -28,13 +28,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             yield server.url if request.param == "sftp" else f"webhdfs://{server.new_bucket('kit')}", runner
 
 
-class OnServer(ConformanceSuite):
-    @pytest.fixture
-    def runner(self, place: tuple[str, Runner]) -> Runner:
-        return place[1]
-
-
-class TestFiles(OnServer):
+class TestFiles(OnPlace):
     test_conformance = chosen(_OF_RENAMES)
 
     @pytest.fixture
@@ -44,7 +38,7 @@ class TestFiles(OnServer):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("place", ["hdfs"], indirect=True)
-class TestStaging(OnServer):
+class TestStaging(OnPlace):
     test_conformance = chosen({"one-vote-lost"})
 
     @pytest.fixture

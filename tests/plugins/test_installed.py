@@ -141,7 +141,7 @@ def test_a_wheel_is_found_and_passes_the_kit_in_a_clean_environment(clean: Clean
 @pytest.mark.proof
 def test_a_job_on_spark_commits_files_and_all_of_them_together(clean: Clean) -> None:
     [wheel] = clean.wheels.glob("exactsink-*.whl")
-    clean.install(f"{wheel}[spark,files]")
+    clean.install(f"{wheel}[spark]")
     (clean.folder / "incoming").mkdir()
     for file in range(3):
         rows = "".join(f"{file * 10 + row},{'AB'[row % 2]}\n" for row in range(10))

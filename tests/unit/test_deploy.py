@@ -53,7 +53,7 @@ def test_the_dag_tries_again_what_may_go_through_and_ends_the_driver_alone(
     for module in (ModuleType("airflow"), sdk, errors):
         monkeypatch.setitem(sys.modules, module.__name__, module)
     names = runpy.run_path(str(DEPLOY / "airflow_dag.py"))
-    assert dags.call_args.kwargs["max_active_runs"] == 1
+    assert (dags.call_args.kwargs["max_active_runs"], names["Exactsink"].template_fields) == (1, ("command",))
     assert set(names["A_PERSON_HAS_TO_LOOK"]) == WANT_A_PERSON
     for code in (0, 1, 5, 6, 70, 75, 130, 143):
         expected = failed if code in WANT_A_PERSON else airflow

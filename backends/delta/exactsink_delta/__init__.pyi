@@ -18,13 +18,16 @@ def Delta(
     on_schema_change: Literal["fail", "add_columns"] = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. What a job's file may say of such a sink.
+    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes a Delta table.
 
-    path: The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).  For
-        S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`,
-        ...
-    create: Whether to make the table, with the rows' columns, if there is none.
-    partition_by: The columns that a new table is partitioned by; for a table that exists, its own or none.
-    mode: For batch runs: whether rows are added, or replace all rows of the partitions that they are in.
-    on_schema_change: What to do with columns of the rows that the table lacks: refuse the epoch, or add them.
+    path: The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).  On
+        S3, exactsink takes address and credentials from the environment: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
+        `AWS_PROFILE` and so on.
+    create: Create the table, with the rows' columns, if it does not exist.
+    partition_by: The columns that partition a new table. For an existing table, leave it out, or name the table's
+        own columns.
+    mode: For batch runs. `append`: add the rows. `overwrite_partitions`: replace all rows of partitions that get
+        rows.
+    on_schema_change: If rows have columns that the table lacks, `fail` refuses the epoch, and `add_columns` adds
+        the columns.
     """

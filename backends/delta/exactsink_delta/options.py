@@ -15,21 +15,22 @@ __all__ = ["DeltaOptions"]
 
 
 class DeltaOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
+    """Options of a sink that writes a Delta table."""
 
     path: str
     """The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).
 
-    For S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, ...
+    On S3, exactsink takes address and credentials from the environment: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
+    `AWS_PROFILE` and so on.
     """
     create: bool = True
-    """Whether to make the table, with the rows' columns, if there is none."""
+    """Create the table, with the rows' columns, if it does not exist."""
     partition_by: tuple[str, ...] = ()
-    """The columns that a new table is partitioned by; for a table that exists, its own or none."""
+    """The columns that partition a new table. For an existing table, leave it out, or name the table's own columns."""
     mode: Literal["append", "overwrite_partitions"] = "append"
-    """For batch runs: whether rows are added, or replace all rows of the partitions that they are in."""
+    """For batch runs. `append`: add the rows. `overwrite_partitions`: replace all rows of partitions that get rows."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
-    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+    """If rows have columns that the table lacks, `fail` refuses the epoch, and `add_columns` adds the columns."""
 
     @field_validator("path")
     @classmethod

@@ -26,24 +26,24 @@ def Files(
     profile: str | None = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. Where the files go and what they look like. `path` is made
-    absolute where the options are first read. `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file
-    that has reached it gets no more rows. Without it a participant writes one file per partition folder.
+    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes files. A relative `path`
+    begins at the job file's folder. `target_file_size` is a number of B, KB (1,024 B), MB or GB. A file that has
+    reached this size gets no more rows. If you leave the option out, each task writes one file for each partition
+    folder.
 
-    path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
+    path: The folder for the files: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
         `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`,
-        `sftp://user@host:port/path`, or `webhdfs://user@host:port/path` with the address of HDFS's NameNode on
-        the web.
+        `sftp://user@host:port/path`, or `webhdfs://user@host:port/path` with the web address of HDFS's NameNode.
     format: The format of the files. `json` is JSON lines.
-    partition_by: The columns that become folders, `column=value`.
-    compression: For Parquet; `snappy` when it is left out.
+    partition_by: Columns that become folders, `column=value`.
+    compression: For Parquet. Default: `snappy`.
     header: For CSV: begin each file with the names of the columns.
     delimiter: For CSV: the character between two values.
-    target_file_size: A file of this size gets no more rows. Example: `128 MB`.
-    on_schema_change: Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and
-        more. `allow`: any. Other epochs are refused before their first row.
-    endpoint_url: For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's.
-    allow_folded_names: Accept text in `partition_by` where the file system takes two names for one, such as `a=X`
-        and `a=x`: rows of both are then in one folder, and are read with its value.
-    profile: For S3: the profile that has the credentials, where it is not the one of `AWS_PROFILE`.
+    target_file_size: A file of this size gets no more rows. For example `128 MB`.
+    on_schema_change: The columns that an epoch may have. `fail`: the same as in the epoch before. `add_columns`:
+        the same, and new ones. `allow`: any. exactsink refuses any other epoch before its first row.
+    endpoint_url: For S3: the store's address. Default: `AWS_ENDPOINT_URL`, else Amazon's.
+    allow_folded_names: Accept text in `partition_by` if the file system takes two names for one, for example
+        `a=X` and `a=x`. One folder then has the rows of both values, and readers see one value for all of them.
+    profile: For S3: the profile with the credentials. Default: `AWS_PROFILE`.
     """

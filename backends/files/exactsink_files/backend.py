@@ -43,26 +43,26 @@ _BUCKETS = {
 
 
 class FilesOptions(TabularOptions):
-    """Where the files go and what they look like. `path` is made absolute where the options are first read.
+    """Options of a sink that writes files. A relative `path` begins at the job file's folder.
 
-    `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file that has reached it gets no more rows. Without
-    it a participant writes one file per partition folder.
+    `target_file_size` is a number of B, KB (1,024 B), MB or GB. A file that has reached this size gets no more rows. If
+    you leave the option out, each task writes one file for each partition folder.
     """
 
     path: str
-    """The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
+    """The folder for the files: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
     `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`, `sftp://user@host:port/path`, or
-    `webhdfs://user@host:port/path` with the address of HDFS's NameNode on the web."""
+    `webhdfs://user@host:port/path` with the web address of HDFS's NameNode."""
     on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
-    """Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
-    `allow`: any. Other epochs are refused before their first row."""
+    """The columns that an epoch may have. `fail`: the same as in the epoch before. `add_columns`: the same, and new
+    ones. `allow`: any. exactsink refuses any other epoch before its first row."""
     endpoint_url: str | None = None
-    """For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's."""
+    """For S3: the store's address. Default: `AWS_ENDPOINT_URL`, else Amazon's."""
     allow_folded_names: bool = False
-    """Accept text in `partition_by` where the file system takes two names for one, such as `a=X` and `a=x`: rows of
-    both are then in one folder, and are read with its value."""
+    """Accept text in `partition_by` if the file system takes two names for one, for example `a=X` and `a=x`. One folder
+    then has the rows of both values, and readers see one value for all of them."""
     profile: str | None = None
-    """For S3: the profile that has the credentials, where it is not the one of `AWS_PROFILE`."""
+    """For S3: the profile with the credentials. Default: `AWS_PROFILE`."""
 
     @field_validator("path")
     @classmethod

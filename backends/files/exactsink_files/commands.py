@@ -18,8 +18,8 @@ __all__ = ["commands"]
 _job = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
 _sink = click.option("--sink", help="Name of the files sink, if the job has several.")
 _run = click.option("--run", help="Name of a batch run; without it, the job's stream.")
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_partial = click.option("--partial", is_flag=True, help="Leave out epochs that were written before manifests existed.")
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+_partial = click.option("--partial", is_flag=True, help="Leave out epochs that have no manifest.")
 
 
 def commands(open_job: OpenJob) -> click.Group:
@@ -32,9 +32,9 @@ def commands(open_job: OpenJob) -> click.Group:
     @_run
     @_as_json
     def list_command(target: str, sink: str | None, run: str | None, as_json: bool) -> None:
-        """List what jobs have written: epochs, files, rows, bytes.
+        """List the epochs of jobs, with their files, rows and bytes.
 
-        All that stands in a folder, or what one job has.
+        Name a folder for the epochs of all jobs that write there, or a job's file for the epochs of this job.
         """
         if target.endswith(".toml") and not os.path.isdir(target):
             job, sinks = _files_sinks(open_job, target, run)
@@ -58,9 +58,9 @@ def commands(open_job: OpenJob) -> click.Group:
     def read_list_command(
         job: str, sink: str | None, run: str | None, at: int | None, partial: bool, as_json: bool
     ) -> None:
-        """Print the files that hold each row once, one a line.
+        """Print the paths of the files that hold every row exactly once.
 
-        For pyarrow, DuckDB, Polars and Spark.
+        Each path is on its own line, for pyarrow, DuckDB, Polars and Spark.
         """
         name, chosen, root = _chosen(open_job, job, sink, run)
         found = snapshot(root, at, job=name, sink=chosen, partial=partial)

@@ -18,8 +18,8 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             load="exactsink_files.backend:FilesBackend",
             install="pip install exactsink",
             strategies={
-                "rename": "tasks write hidden files into the target's file system; the decision gives them their names",
-                "multipart": "for object stores: tasks upload parts; the decision completes them",
+                "rename": "tasks write hidden files into the target's file system; the commit gives them their names",
+                "multipart": "for object stores: tasks upload parts; the commit makes files of them",
             },
             conformance="exactsink_files.conformance:targets",
             bench="exactsink_files.bench:targets",

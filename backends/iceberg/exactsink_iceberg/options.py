@@ -19,32 +19,37 @@ PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql", "http": "rest", "https"
 
 
 class IcebergOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
+    """Options of a sink that writes an Iceberg table."""
 
     uri: SecretStr | None = None
-    """The catalog, which the driver alone opens: a SQL catalog's database as a URL of SQLAlchemy, for example
-    `sqlite:////lake/catalog.db`, or the address of a REST catalog."""
+    """The catalog: the SQLAlchemy URL of a SQL catalog's database, for example `sqlite:////lake/catalog.db`, or the
+    address of a REST catalog. Only the driver opens the catalog."""
     catalog: str = "default"
-    """The catalog's name; a SQL catalog's database can hold several."""
+    """The catalog's name. The database of a SQL catalog can hold several catalogs."""
     catalog_options: Mapping[str, SecretStr] = Field(default_factory=dict)
-    """What else pyiceberg's catalog takes, for example `token`; `type` chooses a catalog that has no `uri`."""
+    """Further options of pyiceberg's catalog, for example `token`. Without `uri`, `type` sets the kind of catalog."""
     warehouse: str
-    """Where new tables go, and exactsink's own records: a folder that the driver and all executors share, or
-    `s3://bucket/path`. For S3 the environment has address and credentials, as for Delta."""
+    """Where new tables and exactsink's own records go: a folder that the driver and all executors share, or
+    `s3://bucket/path`.
+
+    On S3, exactsink takes address and credentials from the environment: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
+    `AWS_PROFILE` and so on.
+    """
     table: str
-    """The table, NAMESPACE.NAME."""
+    """The table, as `NAMESPACE.NAME`."""
     branch: str = "main"
-    """The branch of the table that gets the rows. One that does not exist begins at the end of `main`."""
+    """The branch of the table that gets the rows. A branch that does not exist begins at the end of `main`."""
     mode: Literal["append", "overwrite_partitions"] = "append"
-    """For batch runs: whether rows are added, or replace all rows of the partitions that they are in."""
+    """For batch runs. `append`: add the rows. `overwrite_partitions`: replace all rows of partitions that get rows."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
-    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+    """If rows have columns that the table lacks, `fail` refuses the epoch, and `add_columns` adds the columns."""
     create: bool = True
-    """Whether to make the table, with the rows' columns, if there is none."""
+    """Create the table, with the rows' columns, if it does not exist."""
     partition_by: tuple[str, ...] = ()
-    """How a new table is partitioned, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`."""
+    """The partition fields of a new table, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`. An
+    existing table keeps its own."""
     keep_snapshots: int | None = Field(default=None, ge=1)
-    """How many snapshots of this sink the table keeps; older ones are expired as the job goes on. Unset keeps all."""
+    """How many snapshots of this sink the table keeps. The job expires older ones. Default: all."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,8 +19,8 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             install="pip install 'exactsink[iceberg]'",
             drivers=("pyiceberg", "sqlalchemy"),
             strategies={
-                "append": "tasks write Parquet files; the decision adds one snapshot to the table for them",
-                "overwrite": "the same; the snapshot also removes what its rows' partitions held (batch runs only)",
+                "append": "tasks write Parquet files; the commit adds them to the table by one snapshot",
+                "overwrite": "the same, but the snapshot also removes old rows of these partitions (batch runs only)",
             },
             conformance="exactsink_iceberg.conformance:targets",
         )

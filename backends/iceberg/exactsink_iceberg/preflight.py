@@ -40,6 +40,7 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
     ref = table.metadata.refs.get(options.branch)
     if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
         yield Finding("error", f"{options.branch} is a tag of the table", "name a branch")
+    yield from _other_partitions(table, options.partition_by)
     if options.mode == "overwrite_partitions" and not table.spec().fields:
         yield Finding("error", "the table has no partitions to overwrite", 'set mode = "append"')
     if (many := len(table.metadata.snapshots)) >= _MANY_SNAPSHOTS:
@@ -57,6 +58,20 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
         yield Finding("error", f"the table requires this of its writers: {kind}", "set write.format.default to parquet")
     for wrong in partition_types_fit(table.spec(), table.schema()):
         yield Finding("error", f"this backend does not write the partition {wrong}", "write to another table")
+
+
+def _other_partitions(table: Table, partition_by: Sequence[str]) -> Iterator[Finding]:
+    """Find partitions of the table that differ from the option: the table's own count, also for an overwrite."""
+    own, wanted = [], list[str]()
+    for field in table.spec().fields:
+        name = table.schema().find_column_name(field.source_id)
+        own.append(f"{field.transform} of {name}")
+    for text in partition_by:
+        name, transform = partition_of(text)
+        wanted.append(f"{transform} of {name}")
+    if wanted and own != wanted:
+        message = f"the table is partitioned by {', '.join(own) or 'nothing'}, which counts here, not partition_by"
+        yield Finding("warning", message, "leave partition_by out")
 
 
 def new_columns(schema: pa.Schema) -> Schema:

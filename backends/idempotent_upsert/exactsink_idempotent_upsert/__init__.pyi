@@ -28,33 +28,36 @@ def Upsert(
     busy_timeout_seconds: float = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that upserts into one table. `keys` name
-    the columns that identify a row. If an epoch has several rows with the same keys, the last one wins (by
-    partition, then row order). With `order_by`, the row with the greatest value there wins; NULL is the lowest,
-    and among equals the last wins. `order_by` compares only rows of one epoch, never the table's: a later epoch
-    always wins. `version` compares with the table as well. `delete_when` is an SQL condition: a row for which it
-    is true deletes its key's row instead, in the same order. It may read any column of the job's frame. `exclude`
-    names columns of the rows that are not stored, such as the one that `delete_when` reads.
+    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that upserts into one table. `keys` are
+    the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
+    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the
+    lowest value, and among equal values the last row wins. `order_by` compares only rows of one epoch: a later
+    epoch always wins. `version` also compares with the row in the table. If `delete_when` is true for the row
+    that wins, this row deletes the row in the table. The condition may use every column of the job's frame.
+    `exclude` names columns that are not stored, for example a column for `delete_when`.
 
-    url: A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (the rest as libpq has it),
-        `mysql+pymysql://user:password@host/database`, or that of another dialect that is installed.
+    url: A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (libpq's defaults and
+        environment complete it), `mysql+pymysql://user:password@host/database`, or the URL of another installed
+        dialect.
     table: The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`.
     keys: The columns that identify a row.
-    mode: What a row does if its key exists:  `upsert` sets its columns; `insert_if_absent` does nothing, so that
-        the first row stays (with `order_by` the least one); `replace` replaces the row, with the default in
-        columns that the rows lack.
-    update_columns: Columns that are set where the key is there; the others only in a new row. All but the keys
-        when left out.
-    set: SQL of the database for columns of an existing row, `{ total = "daily.total + excluded.total" }`.  The
-        table's name means the existing row, `excluded` the incoming one. Only with strategy staged.
-    version: A column of the rows. A row never replaces one with a greater version, neither of this epoch nor in
-        the table.
-    create: Make the table where there is none.
-    on_schema_change: Whether to refuse the job, or to add the columns, if rows have columns that the table lacks.
-    order_by: Of rows with the same keys in one epoch, the one with the greatest value here wins.
-    delete_when: A SQL condition; a row for which it is true deletes its key's row.
+    mode: The effect of a row if its keys exist in the table.  `upsert` sets the row's columns. `insert_if_absent`
+        changes nothing: the first row stays (of one epoch's rows, the row with the smallest `order_by`).
+        `replace` replaces the whole row; columns that the rows lack get their default.
+    update_columns: The columns that an upsert changes in an existing row; it sets the other columns only in a new
+        row. Default: all columns except the keys.
+    set: SQL of the database for columns of an existing row, for example `{ total = "daily.total + excluded.total"
+        }`.  The table's name means the existing row, and `excluded` the incoming row. Only with strategy
+        `staged`.
+    version: A column of the rows. A row never replaces a row with a greater version, in the same epoch or in the
+        table.
+    create: Create the table if it does not exist.
+    on_schema_change: If rows have columns that the table lacks, `fail` refuses them, and `add_columns` adds the
+        columns.
+    order_by: A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins.
+    delete_when: A SQL condition. A row for which it is true deletes the table's row with the same keys.
     exclude: Columns of the rows that are not stored.
-    strategy: When rows are upserted: after the decision, or by the tasks.
-    staging_schema: The schema of staging tables, on databases that need them.
-    busy_timeout_seconds: How long to wait for another program's lock on the file, or on rows.
+    strategy: When exactsink upserts rows: `staged` after the decision, `direct` before it, while tasks run.
+    staging_schema: For PostgreSQL: the schema of the staging tables. Default: `exactsink_staging`.
+    busy_timeout_seconds: How long to wait for another program's lock on the database file, or on rows.
     """

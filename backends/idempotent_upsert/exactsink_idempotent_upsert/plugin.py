@@ -10,8 +10,8 @@ __all__ = ["exactsink_backends"]
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
     """Return the one backend of this package."""
-    staged = "rows wait in staged files until the decision, then one transaction upserts them and marks the epoch"
-    direct = "tasks upsert rows before the decision, guarded by epoch and generation: effectively once, and no deletes"
+    staged = "rows wait in staged files until the decision; then one transaction upserts them and writes the mark"
+    direct = "tasks upsert rows before the decision, never over a newer epoch's: effectively once, no deletes"
     return [
         BackendSpec(
             "idempotent_upsert",

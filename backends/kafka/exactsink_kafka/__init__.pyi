@@ -37,41 +37,43 @@ def Kafka(
     ssl_check_hostname: bool = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes rows as records. Rows follow
-    Spark's own Kafka sink: columns `key`, `value`, `topic`, `partition`, `headers`, and `timestamp`. The options
-    of the connection have librdkafka's names, with underscores, and serve driver and tasks alike.
+    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes rows as records. The rows
+    have the columns of Spark's own Kafka sink: `key`, `value`, `topic`, `partition`, `headers`, `timestamp`. The
+    options of the connection have librdkafka's names, with underscores, and hold for the driver and the tasks.
 
-    bootstrap_servers: Brokers to ask first: `host:port,host:port`.
-    topic: The topic of every row. Without it each row says its own, in a column `topic`.
-    value_format: What a record's value is: the column `value`, or the whole row as JSON.
-    key: With JSON: the columns that make the key, as text where it is one, as a JSON object where there are
-        several.
-    on_schema_change: With JSON: which columns an epoch may have. `fail`: those of the epoch before.
-        `add_columns`: those and more. `allow`: any. Other epochs are refused before their first row.
-    epoch_header: A header that every record gets, after its own, with its epoch's number as text.
-    strategy: How an epoch is committed: each task attempt writes in a transaction, which the driver ends.
-    writer: Which writer tasks use: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka
-        for each row. `auto` takes the fast one, unless rows name their own topics or `producer` has other
-        settings of librdkafka.
-    transaction_timeout_seconds: How long the broker keeps a transaction that nobody ends. Later its rows are
-        lost, and are written again.
-    ids_per_participant: How many transactional ids a round has for each partition of an epoch: see
-        docs/how-to/write-to-kafka.md.
-    producer: librdkafka's settings for the producers: `{"compression.type" = "zstd", "batch.size" = 500000}`.
-    mark_topic: The topic whose partition 0 the sink's mark is kept for, as an offset of group
-        `exactsink.JOB.SINK`: `topic` where left out. Rows that name their own topics have a mark with this option
-        only.
-    marks_may_expire: Accept brokers that forget the mark (offsets.retention.minutes) sooner than the job may
-        stand still.
-    report_offsets_to: A consumer group (on the same cluster) that the source's end offsets are committed to after
-        every epoch, for tools that show lag. Nothing is ever read from there.
-    security_protocol: Whether to use TLS (SSL), and whether to log in (SASL).
-    sasl_mechanism: How to log in.
-    sasl_username: Who logs in.
-    sasl_password: Their password: `${KAFKA_PASSWORD}`.
-    ssl_ca_location: A PEM file of certificates to trust, on the driver and on every executor; the system's own
-        where left out. A relative path, here and below, is taken from the job file's folder.
-    ssl_certificate_location: A PEM file with the client's certificate, where brokers ask for one.
+    bootstrap_servers: The brokers for the first connection: `host:port,host:port`.
+    topic: The topic of every row. If you leave it out, each row names its topic in the column `topic`.
+    value_format: The value of a record: with `columns` the column `value`, with `json` the whole row as JSON.
+    key: With JSON: the columns of the key. One column is the key as text; several are a JSON object.
+    on_schema_change: With JSON: the columns that an epoch may have. `fail`: the same as in the epoch before.
+        `add_columns`: the same, and new ones. `allow`: any. exactsink refuses any other epoch before its first
+        row.
+    epoch_header: The name of a header with the epoch's number as text. exactsink adds it after each record's own
+        headers.
+    strategy: How exactsink commits an epoch: each task attempt writes in a transaction, which the driver commits.
+    writer: The writer of the tasks: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka
+        for each row. `auto` is `fast`, unless rows name their own topics, or `producer` has a setting that only
+        `plain` knows.
+    transaction_timeout_seconds: How long the broker keeps an open transaction. Then the broker aborts it, and the
+        job writes its rows again.
+    ids_per_participant: How many transactional ids each of the 3 sets has for each partition of an epoch (see How
+        a Kafka sink works).
+    producer: librdkafka's settings for producers, for example `{"compression.type" = "zstd", "batch.size" =
+        500000}`.
+    mark_topic: The topic of the sink's mark. exactsink commits the mark as an offset of the group
+        `exactsink.JOB.SINK` for partition 0 of this topic. Default: `topic`. If rows name their topics, only this
+        option gives the sink a mark.
+    marks_may_expire: Accept brokers that may forget the mark: their `offsets.retention.minutes` is less than
+        `longest_pause`.
+    report_offsets_to: A consumer group (on the same cluster) for tools that show lag. exactsink commits the
+        source's end offsets to it after every epoch, and never reads from it.
+    security_protocol: Whether to use TLS (`SSL`), and whether to log in (`SASL`).
+    sasl_mechanism: The mechanism of the login.
+    sasl_username: The user name of the login.
+    sasl_password: The password of the login, better as `${KAFKA_PASSWORD}`.
+    ssl_ca_location: A PEM file of certificates to trust, on the driver and on every executor. Default: the
+        system's certificates. A relative path begins at the job file's folder, also in the options below.
+    ssl_certificate_location: A PEM file with the client's certificate, if brokers require one.
     ssl_key_location: A PEM file with the key of that certificate.
     ssl_key_password: The password of that key.
     ssl_check_hostname: Refuse a broker whose certificate has another name.

@@ -92,56 +92,55 @@ _KAFKA_PYTHON = {
 class KafkaOptions(BackendOptions):
     """Options of a sink that writes rows as records.
 
-    Rows follow Spark's own Kafka sink: columns `key`, `value`, `topic`, `partition`, `headers`, and `timestamp`. The
-    options of the connection have librdkafka's names, with underscores, and serve driver and tasks alike.
+    The rows have the columns of Spark's own Kafka sink: `key`, `value`, `topic`, `partition`, `headers`, `timestamp`.
+    The options of the connection have librdkafka's names, with underscores, and hold for the driver and the tasks.
     """
 
     bootstrap_servers: str = Field(min_length=1, examples=["kafka-1:9092,kafka-2:9092"])
-    """Brokers to ask first: `host:port,host:port`."""
+    """The brokers for the first connection: `host:port,host:port`."""
     topic: str | None = Field(default=None, min_length=1)
-    """The topic of every row. Without it each row says its own, in a column `topic`."""
+    """The topic of every row. If you leave it out, each row names its topic in the column `topic`."""
     value_format: Literal["columns", "json"] = "columns"
-    """What a record's value is: the column `value`, or the whole row as JSON."""
+    """The value of a record: with `columns` the column `value`, with `json` the whole row as JSON."""
     key: tuple[str, ...] = ()
-    """With JSON: the columns that make the key, as text where it is one, as a JSON object where there are several."""
+    """With JSON: the columns of the key. One column is the key as text; several are a JSON object."""
     on_schema_change: Literal["fail", "add_columns", "allow"] = "fail"
-    """With JSON: which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and more.
-    `allow`: any. Other epochs are refused before their first row."""
+    """With JSON: the columns that an epoch may have. `fail`: the same as in the epoch before. `add_columns`: the same,
+    and new ones. `allow`: any. exactsink refuses any other epoch before its first row."""
     epoch_header: str | None = Field(default=None, min_length=1, pattern=r"^[^\x00]+$")
-    """A header that every record gets, after its own, with its epoch's number as text."""
+    """The name of a header with the epoch's number as text. exactsink adds it after each record's own headers."""
     strategy: Literal["transactions"] = "transactions"
-    """How an epoch is committed: each task attempt writes in a transaction, which the driver ends."""
+    """How exactsink commits an epoch: each task attempt writes in a transaction, which the driver commits."""
     writer: Literal["auto", "plain", "fast"] = "auto"
-    """Which writer tasks use: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka for
-    each row. `auto` takes the fast one, unless rows name their own topics or `producer` has other settings of
-    librdkafka."""
+    """The writer of the tasks: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka for each
+    row. `auto` is `fast`, unless rows name their own topics, or `producer` has a setting that only `plain` knows."""
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
-    """How long the broker keeps a transaction that nobody ends. Later its rows are lost, and are written again."""
+    """How long the broker keeps an open transaction. Then the broker aborts it, and the job writes its rows again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
-    """How many transactional ids a round has for each partition of an epoch: see docs/how-to/write-to-kafka.md."""
+    """How many transactional ids each of the 3 sets has for each partition of an epoch (see How a Kafka sink works)."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
-    """librdkafka's settings for the producers: `{"compression.type" = "zstd", "batch.size" = 500000}`."""
+    """librdkafka's settings for producers, for example `{"compression.type" = "zstd", "batch.size" = 500000}`."""
     mark_topic: str | None = None
-    """The topic whose partition 0 the sink's mark is kept for, as an offset of group `exactsink.JOB.SINK`: `topic`
-    where left out. Rows that name their own topics have a mark with this option only."""
+    """The topic of the sink's mark. exactsink commits the mark as an offset of the group `exactsink.JOB.SINK` for
+    partition 0 of this topic. Default: `topic`. If rows name their topics, only this option gives the sink a mark."""
     marks_may_expire: bool = False
-    """Accept brokers that forget the mark (offsets.retention.minutes) sooner than the job may stand still."""
+    """Accept brokers that may forget the mark: their `offsets.retention.minutes` is less than `longest_pause`."""
     report_offsets_to: str | None = Field(default=None, min_length=1)
-    """A consumer group (on the same cluster) that the source's end offsets are committed to after every epoch, for
-    tools that show lag. Nothing is ever read from there."""
+    """A consumer group (on the same cluster) for tools that show lag. exactsink commits the source's end offsets to it
+    after every epoch, and never reads from it."""
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    """Whether to use TLS (SSL), and whether to log in (SASL)."""
+    """Whether to use TLS (`SSL`), and whether to log in (`SASL`)."""
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
-    """How to log in."""
+    """The mechanism of the login."""
     sasl_username: str | None = None
-    """Who logs in."""
+    """The user name of the login."""
     sasl_password: SecretStr | None = None
-    """Their password: `${KAFKA_PASSWORD}`."""
+    """The password of the login, better as `${KAFKA_PASSWORD}`."""
     ssl_ca_location: str | None = None
-    """A PEM file of certificates to trust, on the driver and on every executor; the system's own where left out. A
-    relative path, here and below, is taken from the job file's folder."""
+    """A PEM file of certificates to trust, on the driver and on every executor. Default: the system's certificates. A
+    relative path begins at the job file's folder, also in the options below."""
     ssl_certificate_location: str | None = None
-    """A PEM file with the client's certificate, where brokers ask for one."""
+    """A PEM file with the client's certificate, if brokers require one."""
     ssl_key_location: str | None = None
     """A PEM file with the key of that certificate."""
     ssl_key_password: SecretStr | None = None

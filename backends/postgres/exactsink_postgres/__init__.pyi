@@ -22,19 +22,19 @@ def Postgres(
 ) -> dict[str, Any]:
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that inserts into one table. TLS,
     passfiles, service names and libpq's environment work as in psycopg. If `conninfo` leaves out the host, port,
-    database or user, exactsink passes those of the driver's environment on to the tasks, unless `conninfo` holds
-    `${executor:NAME}`: then write them out. A password is passed on only if it is in `conninfo`.
+    database or user, the tasks get that value from the driver's environment. But if `conninfo` has
+    `${executor:NAME}`, they do not: then write out all four. Tasks get a password only if it is in `conninfo`.
 
     conninfo: libpq's connection string or URI: `host=db dbname=shop`, `postgresql://db/shop`, `service=shop`.
     table: The table, as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`.
-    create: Make the table where there is none, from the rows' schema.
-    on_schema_change: Whether to refuse the epoch, or to add the columns, if rows have columns that the table
-        lacks.
-    strategy: How an epoch is committed: tasks prepare transactions, or rows wait in a staging table.
-    staging_schema: The schema for the staging tables of `staged`. It is created if it does not exist, and holds
-        no user's tables.
-    staging: Whether staged rows outlive a crash of the server. `unlogged`: they are lost, and are written again
-        from the source; they are never published, nor sent to standbys.
-    lock_timeout_seconds: How long to wait for a lock, for example an orphan's, before the task fails and names
-        who holds it.
+    create: Create the table, from the rows' schema, if it does not exist.
+    on_schema_change: If rows have columns that the table lacks, `fail` refuses the epoch, and `add_columns` adds
+        the columns.
+    strategy: How exactsink commits an epoch: tasks prepare transactions, or rows wait in a staging table.
+    staging_schema: The schema for the staging tables of `staged`. exactsink creates it. Keep no tables of your
+        own there.
+    staging: Whether staged rows outlive a crash of the server. `unlogged`: a crash loses them, and the job writes
+        them again from the source; the server never publishes them, and never sends them to standbys.
+    lock_timeout_seconds: How long to wait for a lock, for example of a transaction that a dead task has left.
+        Then the task fails, and names the lock's holder.
     """

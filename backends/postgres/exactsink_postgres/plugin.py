@@ -10,8 +10,8 @@ __all__ = ["exactsink_backends"]
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
     """Return the one backend of this package."""
-    two_phase = "tasks COPY rows into the table and PREPARE TRANSACTION; the decision commits these transactions"
-    staged = "tasks COPY rows into a staging table; one transaction moves an epoch's rows and marks it: all at once"
+    two_phase = "tasks COPY rows into the table and PREPARE TRANSACTION; the driver commits these transactions"
+    staged = "tasks COPY rows into a staging table; the commit moves all rows in one transaction, with the mark"
     return [
         BackendSpec(
             "postgres",

@@ -1,4 +1,4 @@
-"""Strategy `two_phase`: tasks prepare transactions, and the decision commits them."""
+"""Strategy `two_phase`: tasks prepare transactions, and the driver commits them."""
 
 from __future__ import annotations
 

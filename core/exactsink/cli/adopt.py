@@ -17,7 +17,10 @@ __all__ = ["adopt"]
 @reason
 @as_json
 def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
-    """Continue a job's epochs with another checkpoint than the one that its journal belongs to."""
+    """Let a job go on with a new checkpoint: bind its journal to the checkpoint that its file names now.
+
+    The command claims the job.
+    """
     with answering(as_json) as answer:
         answer["job"] = None
         opened = Opened.of(job)

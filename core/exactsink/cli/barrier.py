@@ -22,10 +22,13 @@ _LONGEST_SECONDS = 1.0
 @job_file
 @run_name
 @click.option("--epoch", type=click.IntRange(min=0), help="Wait for this epoch; by default for the last decided one.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, metavar="SECONDS")
+@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, help="Seconds to wait.")
 @as_json
 def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
-    """Wait until an epoch is complete in every sink, then print the last complete epoch, to read all sinks up to it."""
+    """Wait until an epoch is complete in every sink, then print the number of the last complete epoch.
+
+    Readers can read all sinks up to that epoch.
+    """
     history = JobHistory.of(load_config(job)[0], run)
     wanted, complete = epoch, None
     for attempt in attempts_within(timeout, longest_seconds=_LONGEST_SECONDS):

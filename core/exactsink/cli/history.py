@@ -24,7 +24,7 @@ __all__ = ["history"]
 @run_name
 @click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records to print.")
 def history(job: str, run: str | None, last: int) -> None:
-    """List a job's claims, decisions and notes. `exactsink journal export` writes them as JSON."""
+    """List a job's journal: claims, decisions and all other records. `exactsink journal export` writes them as JSON."""
     opened = Opened.of(job, run)
     with closing(opened.history.journal(backoff)) as journal:
         entries = deque(journal.entries(), maxlen=last)

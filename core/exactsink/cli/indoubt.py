@@ -64,7 +64,8 @@ def list_(job: str, run: str | None, as_json: bool) -> None:
 def explain(job: str, reference: str, run: str | None) -> None:
     """Explain one participant: its owner, why it is in doubt, whom it blocks, and the next safe command.
 
-    REF is its short form or its name, or the beginning of either.
+    REF is the participant's short reference or its name, or the beginning of one of them: `exactsink indoubt list`
+    prints both.
     """
     with _seen(job, run) as seen:
         doubt = chosen(seen.doubts, reference)
@@ -76,12 +77,12 @@ def explain(job: str, reference: str, run: str | None) -> None:
 
 @indoubt.command()
 @job_file
-@click.option("--epoch", required=True, type=int, help="The last decided epoch.")
+@click.option("--epoch", required=True, type=int, help="The last decided epoch: proves that you mean this one.")
 @sink_option("sink", required=True, help="The sink that is in doubt.")
 @click.option(
     "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
 )
-@click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
+@click.option("--ref", "references", multiple=True, help="Only this participant; repeatable.")
 @click.option("--reason", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
@@ -91,7 +92,8 @@ def resolve(
 ) -> None:
     """Record an outcome that nothing can prove, or give up rows that nobody can write again.
 
-    `committed` and `lost` (written again) are for what is unknown, `given-up` is for what is lost.
+    For an unknown participant, record `committed`, or `lost`: then the job writes its rows again. For a lost one,
+    record `given-up`. With --yes, the command claims the job.
     """
     with _seen(job, run) as seen:
         of_sink = [doubt for doubt in seen.doubts if doubt.sink == sink]

@@ -22,14 +22,14 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
-@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="A job's source; a plugin's road.")
+@click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The source; for a plugin, its road.")
 @click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
 @click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
 def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:
-    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
+    """Write a small example job into FOLDER, or an example plugin; never overwrite a file.
 
-    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
-    writes only, from `two-phase` where one process can prepare what another one commits.
+    For a plugin, choose `--from staged` if the store has transactions, `--from idempotent` if it has only keys and
+    conditional writes, `--from two-phase` if one process can commit work that another process has prepared.
     """
     if source and (source in ROADS) != (plugin is not None):
         raise click.BadParameter(f"{source} is {'a road of --plugin' if source in ROADS else 'a source of jobs'}")

@@ -53,7 +53,7 @@ _LOG = logging.getLogger("exactsink")
 
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
-@click.option("-v", "--verbose", count=True, help="Log events; given twice, protocol points as well.")
+@click.option("-v", "--verbose", count=True, help="Log every event (-v), and every step of the protocol (-vv).")
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
 )
@@ -71,7 +71,7 @@ def cli(verbose: int, log_format: LogFormat) -> None:
 @within(ANSWER_SECONDS)
 @as_json
 def run(job: str, within: float, as_json: bool) -> None:
-    """Run a job from where its last run ended, until its source is exhausted or you stop it."""
+    """Run a job from where its last run ended, until its source has no more rows (`available_now`) or you stop it."""
     with answering(as_json) as answer, stopped_by_signals() as stop:
         stop.say = _report
         _spark_command("run").run(job, stop=stop, answer=answer, within=within)
@@ -92,7 +92,7 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 @click.option("--job", metavar="JOB.toml", type=click.Path(dir_okay=False), help="Measure copies of this job's sinks.")
 @click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows in each epoch.")
 @click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs in each run.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Times that each way runs.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Times to measure each one.")
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Folder for bench.html and bench.json.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
     """Measure each strategy that a job could choose, on temporary copies of its targets.
@@ -104,14 +104,14 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 
 @cli.command()
 @click.argument("backend", metavar="NAME")
-@click.option("--scenario", "scenarios", multiple=True, help="Play only this scenario; repeatable.")
-@click.option("--target", "targets", multiple=True, help="Play only on this target; repeatable.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Scenarios at the same time.")
+@click.option("--scenario", "scenarios", multiple=True, help="Run only this scenario; repeatable.")
+@click.option("--target", "targets", multiple=True, help="Run only on this target; repeatable.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many run at the same time.")
 @as_json
 def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
-    """Try an installed backend under faults, on the targets that its plugin ships.
+    """Test an installed backend: run it under faults, on the test targets of its plugin.
 
-    The files of a failed scenario stay in a new folder below TMPDIR, which the report names.
+    The files of a failed scenario stay in a new folder below TMPDIR. The report names that folder.
     """
     kit = importlib.import_module("exactsink.cli.conformance")  # no other command needs it
     kit.conformance(backend, scenarios, as_json, only=targets, jobs=jobs)
@@ -119,7 +119,7 @@ def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ..
 
 @cli.command()
 def script() -> None:
-    """Print the file to give to spark-submit: spark-submit "$(exactsink script)" run JOB.toml"""
+    """Print the path of the file for spark-submit: spark-submit "$(exactsink script)" run JOB.toml"""
     click.echo(str(Path(__file__).with_name("submit.py")))
 
 

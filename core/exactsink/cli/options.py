@@ -38,10 +38,10 @@ def _sink_names(context: click.Context, parameter: click.Parameter, begun: str) 
 
 job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False), shell_complete=_job_files)
 run_name = click.option("--run", help="Name of a batch run; without it, the job's stream.")
-take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
+take_over = click.option("--take-over", is_flag=True, help="Claim the job, and stop its driver if one runs.")
 reason = click.option("--reason", default="", help="Why you do it; the journal keeps the text.")
 dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -51,7 +51,7 @@ def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callab
 
 def within(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the option of how long stores may take, with this default."""
-    kind, said = click.FloatRange(min=0.1), "How long each store may take to answer."
+    kind, said = click.FloatRange(min=0.1), "Seconds that each store may take to answer."
     return click.option("--within", type=kind, default=seconds, show_default=True, metavar="SECONDS", help=said)
 
 

@@ -21,15 +21,19 @@ __all__ = ["rebase"]
 @command()
 @job_file
 @run_name
-@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Mark in its target: an epoch, birth or none.")
-@click.option("--batch", type=int, help="The next batch of the checkpoint.")
+@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Mark that its target holds: EPOCH, birth or none.")
+@click.option("--batch", type=int, help="Number of the batch that Spark runs next.")
 @reason
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
 @take_over
 def rebase(
     job: str, run: str | None, named: Sequence[str], batch: int | None, reason: str, yes: bool, take_over: bool
 ) -> None:
-    """Show every target's mark, and the rows that would be missing or doubled; with --sink, continue from there."""
+    """Show every target's mark, and the rows that would be missing or doubled; with --sink, go on from these marks.
+
+    Without --sink, the command changes nothing, and prints the values for --sink and --batch. With --sink and --yes, it
+    claims the job, and lets the job go on from the present state of these targets.
+    """
     opened = Opened.of(job, run)
     words = dict(map(_pair, named))
     with closing(opened.operator()) as operator:

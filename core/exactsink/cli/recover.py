@@ -26,7 +26,7 @@ __all__ = ["recover"]
 @click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print what would be done.")
 @dry_run
 @take_over
-@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Also abort this foreign token's work; repeatable.")
+@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Also abort foreign work of this token; repeatable.")
 @reason
 @as_json
 def recover(
@@ -43,8 +43,9 @@ def recover(
 ) -> None:
     """Commit decided work and abort undecided work, in every sink that answers, without Spark.
 
-    A named sink includes the sinks that commit before it. A decided participant settles its sink's whole decision;
-    REF is its short form or its name, as `exactsink indoubt list` has them, or the beginning of either.
+    The command claims the job. --sink also settles the sinks that must commit first (`after`). --ref of a decided
+    participant settles its sink's whole decision. REF is the participant's short reference or its name, or the
+    beginning of one of them: `exactsink indoubt list` prints both.
     """
     shown = dry_run or (bool(sinks or references) and not yes)
     with answering(as_json) as answer:

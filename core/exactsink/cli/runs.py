@@ -19,7 +19,7 @@ __all__ = ["runs"]
 @job_file
 @as_json
 def runs(job: str, as_json: bool) -> None:
-    """List a job's batch runs, each with its state."""
+    """List a job's batch runs, and the state of each run."""
     opened = Opened.of(job)
     found = batch_runs(opened.config, opened.sinks)
     if as_json:

@@ -16,7 +16,7 @@ __all__ = ["schema"]
 @command()
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="File to write; by default stdout.")
 def schema(output: str | None) -> None:
-    """Print the JSON schema of a job's file, by which editors complete and check it."""
+    """Print the JSON schema of a job's file, with which an editor completes and checks the file."""
     if output is None:
         print(schema_text(), end="")
         return

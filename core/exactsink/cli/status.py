@@ -38,7 +38,8 @@ _HELD = ("undecided", "foreign")
 def status(job: str, run: str | None, within: float, as_json: bool) -> None:
     """Report a job's last epochs, its driver, and the participants that are not proven committed.
 
-    Exit code 0: nobody has to act, because all is proven or a driver works on it. Changes nothing.
+    Changes nothing. Exit code 0 means that nobody has to act: everything is proven, or a driver works on it, or the job
+    has not run yet.
     """
     opened = Opened.of(job, run)
     with closing(opened.operator()) as operator:

@@ -10,13 +10,14 @@ import click
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.options import command, job_file, run_name
-from exactsink.contract import Retryable
+from exactsink.contract import Fatal, Retryable
 from exactsink.job.config import load_config
 from exactsink.job.driver import user_name
 from exactsink.job.history import JobHistory
 from exactsink.job.stop import StopFile, StopRequest
 from exactsink.observe.state import is_ahead, is_live, last_heard
 from exactsink.protocol.coordinator import State
+from exactsink.reader.complete import look
 from exactsink.toolkit.storage import storage_errors
 
 __all__ = ["stop"]
@@ -29,15 +30,20 @@ _MORE_SECONDS = 45.0
 @command()
 @job_file
 @run_name
-@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="By default [job] stop_within.")
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="Seconds for its epoch.")
 def stop(job: str, run: str | None, within: float | None) -> None:
     """End a job's driver after its epoch, on whichever machine it runs, and wait for its end.
 
-    A batch run that is not decided in time is abandoned; the next call writes it.
+    If a batch run is not decided in time, exactsink cancels it, and the next call of `Job.write` writes it. The default
+    time is `[job] stop_within`.
     """
     config, _ = load_config(job)
     history = JobHistory.of(config, run)
     state = history.last_state()
+    if state is None and (claims := look(history)[1].claims):
+        what = f"driver {claims[-1].driver} has claimed the job, and {history.folder} has no state of it"
+        fix = "run `exactsink stop JOB.toml` on a machine that sees the driver's folder, or send SIGTERM to the driver"
+        raise Fatal(what, why="the journal is in a database, and the driver's folder is not on this machine", next=fix)
     if state is None and run is not None:
         raise Opened.of(job, run).unknown_run()
     if state is None or _is_over(state):
@@ -66,7 +72,7 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
             host, _, number = state.driver.rpartition(":")
             raise Retryable(
                 f"driver {state.driver} has not said that it has ended",
-                why=f"{last_heard(state)}; it hangs, was killed, or does not read this job's folder",
+                why=f"{last_heard(state)}; it hangs, was killed, or does not read {history.folder}",
                 next=f"on {host}: kill {number}, or kill -9 {number}, which is also safe",
             )
         time.sleep(_LOOK_SECONDS)

@@ -16,10 +16,13 @@ __all__ = ["watch"]
 
 @command()
 @job_file
-@click.option("--web", metavar="[HOST:]PORT", help="Serve a page, by default for this machine only; 0: a free port.")
+@click.option("--web", metavar="[HOST:]PORT", help="Serve a web page instead; port 0 is any free port.")
 @click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Refresh, in seconds.")
 def watch(job: str, web: str | None, every: float) -> None:
-    """Show a job's epochs, rates and sinks until Ctrl-C. Changes nothing."""
+    """Show a job's epochs, rates and sinks until Ctrl-C. Changes nothing.
+
+    `--web 8080` serves a web page for this machine only, `--web 0.0.0.0:8080` also for other machines.
+    """
     opened = Opened.of(job)
     with closing(opened.operator()) as operator:
         watch_job(Watched(opened.history, opened.sinks, operator).look, web, every)

@@ -61,7 +61,7 @@ def exactsink_backends() -> list[BackendSpec]:
             "mysql_xa",
             load="exactsink_mysql_xa:XaBackend",
             install="pip install exactsink-mysql-xa",
-            strategies={"xa": "tasks prepare XA branches in the table itself, the decision commits them"},
+            strategies={"xa": "tasks prepare XA branches in the table itself, the driver commits them"},
             conformance="exactsink_mysql_xa_targets:targets",
         )
     ]

@@ -220,6 +220,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
         "error: the rows have no column id",
     ]
     lake.table().transaction().remove_properties("write.format.default").commit_transaction()
+    assert "warning: the table is partitioned by nothing" in found(lake, partition_by=("kind",))[0]
     fitting = pa.table({"id": [3, 1, 2], "kind": pa.array([1, 2, 3], pa.int32())})
     sink = lake.session()
     sink.commit(0, sink.prepare(0, [fitting]))

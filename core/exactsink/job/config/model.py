@@ -80,50 +80,56 @@ class _Section(BaseModel):
 
 
 class JobSection(_Section):
-    """`[job]`: its name, where its history is kept, and how it is run."""
+    """`[job]`: the job's name, its checkpoint and journal, and how it runs."""
 
     name: _Name = Field(examples=["orders"])
-    """The job's name, part of every id: lower-case letters, digits and dashes, no dash first, 40 at most."""
+    """The job's name, part of every id: lower-case letters, digits and dashes, without a dash first; at most 40 (for
+    batch runs, 29)."""
     checkpoint: str = Field(examples=["/data/checkpoints/orders"])
-    """Spark's checkpoint: a folder, local whatever `fs.defaultFS` is, or `s3a://bucket/path`. The journal stands beside
-    it: `<checkpoint>.exactsink`.
-    """
+    """Spark's checkpoint: a local folder (even if `fs.defaultFS` names another file system), or the URL of an object
+    store, for example `s3a://bucket/path`. The journal is beside it, in `<checkpoint>.exactsink/journal`."""
     staging: str | None = None
-    """Where staged rows wait: a folder that driver and executors both see, or `s3://bucket/path`.
-
-    Default: `<checkpoint>.exactsink/staging`.
-    """
+    """Where staged rows wait: a folder that the driver and all executors see, or an object store's URL, for example
+    `s3://bucket/path`. Default: `<checkpoint>.exactsink/staging`."""
     transform: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:clean"])
-    """`module:function`, which takes the source's frame and gives the sinks' frame. For SQL: `[transform]`."""
+    """`module:function`, which takes the source's frame and returns the frame for all sinks. For SQL: `[transform]`."""
     route: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:by_kind"])
-    """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
+    """`module:function`, which takes the frame for all sinks and returns one frame for each sink, by name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
-    """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
+    """Folders in which exactsink looks for the modules of `transform` and `route`, in addition to installed modules. A
+    relative path begins at the job file's folder."""
     trigger: str = Field(default="available_now", examples=["10 seconds"])
-    """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
+    """`available_now` (read everything that the source has, then end), or the interval of a stream that goes on, for
+    example `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
-    """Spark's output mode; `update` and `complete` want a keyed sink."""
+    """Spark's output mode. With `update` and `complete` Spark emits a key again when it changes, so use sinks with
+    `keys`. exactsink warns of a sink that would append the key a second time."""
     file_mode: FileMode = "private"
-    """Who may look into the folders of journal, state, staged rows and files to be: `private`, the job's user alone;
-    `group`, the folder's group too, where driver and executors are several users; `umask`, whoever that lets in."""
+    """Who may enter the folders of the journal, the state, staged rows and uncommitted files. `private`: only the job's
+    user. `group`: also the folder's group; use it if driver and executors run as different users. `umask`: whoever the
+    process's umask allows."""
     restarts: Annotated[int, Field(ge=0)] = 10
-    """How often in a row `run` starts the query again after an error that a retry can help."""
+    """How often in a row `exactsink run` and `Job.write` try again after an error that a retry can cure."""
     journal: Annotated[SecretStr, Field(min_length=1)] | None = None
-    """A SQLAlchemy URL for the journal, `postgresql+psycopg://...`. Default: files in `<checkpoint>.exactsink`."""
+    """A SQLAlchemy URL for the journal, `postgresql+psycopg://...`. Default: `<checkpoint>.exactsink/journal`."""
     require: Literal["exactly_once"] | None = None
-    """Refuse the job when one of its sinks promises less."""
+    """Refuse the job if one of its sinks has a weaker guarantee."""
     allow_early_rows: bool = False
-    """Let sinks that show rows before the decision stand beside sinks that don't."""
+    """Allow a job to have sinks that show rows before the decision (`direct`) together with sinks that do not."""
     fan_out: Literal["persist", "recompute"] = "persist"
-    """How a `route` that returns several frames shares its input: kept in memory and on disk, or computed again."""
+    """How the frames of a `route` share a batch. `persist`: Spark computes the batch once and keeps it in memory and on
+    disk. `recompute`: Spark computes it again for each sink."""
     deterministic: bool = False
-    """The plan gives the same rows each time it runs on a batch; `recompute` wants this said."""
+    """Confirm that the plan returns the same rows each time it runs on a batch. `fan_out = "recompute"` needs it."""
     longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
-    """How long the job may stand still; a store that forgets its evidence earlier is refused or warned of."""
+    """The longest time for which you expect the job not to run. exactsink refuses a store that keeps prepared work or
+    evidence for a shorter time, or warns of it."""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
-    """What one epoch may take, from its first row to its commit; a store that gives up earlier is refused."""
+    """The longest time of an epoch, from its first row to its commit. exactsink refuses a Kafka transaction that ends
+    earlier, and warns of such a timeout in Postgres. It does not end an epoch that takes longer."""
     stop_within: Annotated[str, Field(pattern=_DURATION)] = "1 minute"
-    """How long a driver may take for its epoch, asked to end (SIGTERM, SIGHUP, `exactsink stop`); then it is ended."""
+    """How long a driver may take to finish its epoch after SIGTERM, SIGHUP or `exactsink stop`. If it takes longer, it
+    ends as by a crash (exit code 75)."""
 
     @field_validator("checkpoint", "staging")
     @classmethod
@@ -192,17 +198,17 @@ class JobSection(_Section):
 
 
 class ObserveSection(_Section):
-    """`[observe]`: where metrics go, besides the log."""
+    """`[observe]`: where metrics go, in addition to the log."""
 
     prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = Field(default=None, examples=["127.0.0.1:9108"])
-    """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
+    """`host:port` at which the driver serves its metrics. Needs `exactsink[prometheus]`."""
     certificate: str | None = None
-    """A PEM file with the certificate (and its chain) that makes the metrics HTTPS; a relative path is taken from the
-    job file's folder."""
+    """A PEM file with the certificate (and its chain), to serve the metrics by HTTPS. A relative path begins at the job
+    file's folder."""
     key: str | None = None
-    """The certificate's private key, a PEM file without a passphrase."""
+    """A PEM file with the certificate's private key, without a passphrase."""
     opentelemetry: bool = False
-    """Send metrics and a span per epoch through the OpenTelemetry SDK that the process, or OTEL_*, has set up."""
+    """Send metrics and a span for each epoch through the OpenTelemetry SDK that your process or `OTEL_*` has set up."""
 
     @field_validator("certificate", "key")
     @classmethod
@@ -220,24 +226,24 @@ class SparkSection(_Section):
     """`[spark]`: the session that `exactsink run` makes."""
 
     master: str | None = None
-    """Spark's master, for example `local[2]`. Leave it out where spark-submit gives one."""
+    """Spark's master, for example `local[2]`. Leave it out under spark-submit, which names the master itself."""
     packages: tuple[str, ...] = ()
-    """Maven coordinates, as `spark.jars.packages` takes them."""
+    """Maven coordinates of packages for Spark, as in `spark.jars.packages`."""
     conf: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
-    """Spark's own settings, each as it is."""
+    """Spark's settings. exactsink passes them on unchanged."""
 
 
 class SourceSection(_Section):
-    """`[source]`: what `exactsink run` reads, as `spark.readStream` takes it."""
+    """`[source]`: the source that `exactsink run` reads by `spark.readStream`."""
 
     format: str = Field(examples=["csv"])
-    """The source's format, as `spark.readStream.format` takes it."""
+    """The source's format, as in `spark.readStream.format`."""
     schema_: Annotated[str | None, Field(alias="schema")] = None
-    """The schema as DDL, `id BIGINT, name STRING`; for sources that need one."""
+    """The schema as DDL, for example `id BIGINT, name STRING`. Some sources need one."""
     path: str | None = Field(default=None, repr=False)
-    """What the reader's `load` gets: a folder, for file sources. A relative one is taken from the job file's folder."""
+    """The argument of the reader's `load`: for files, their folder. A relative path begins at the job file's folder."""
     options: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
-    """The source's own options."""
+    """The source's own options, as in `spark.readStream.options`."""
 
     @field_validator("path")
     @classmethod
@@ -249,12 +255,13 @@ class SourceSection(_Section):
 
 
 class TransformSection(_Section):
-    """`[transform]`: the sinks' frame as a query over the source's, which is named `source`. One of the two keys."""
+    """`[transform]`: a SQL query that makes the sinks' frame. The table `source` is the source's frame. Set one of the
+    two keys."""
 
     sql: Annotated[str, Field(pattern=r"\S")] | None = None
-    """A query in Spark's SQL: `SELECT id, upper(name) AS name FROM source WHERE amount > 0`."""
+    """A query in Spark's SQL, for example `SELECT id, upper(name) AS name FROM source WHERE amount > 0`."""
     sql_file: Annotated[str, Field(min_length=1)] | None = None
-    """A file that holds the query; a relative path is taken from the job file's folder."""
+    """A file with the query. A relative path begins at the job file's folder."""
 
     @field_validator("sql_file")
     @classmethod
@@ -284,31 +291,36 @@ class TransformSection(_Section):
 
 
 class SinkSection(_Section):
-    """The core options of every `[sinks.NAME]`; all other keys belong to the backend."""
+    """Options of every sink, `[sinks.NAME]`. All other keys in its table are the backend's."""
 
     backend: str = Field(examples=["files"])
-    """An installed backend's name: `exactsink backends` lists them."""
+    """The name of an installed backend: `exactsink backends` lists them."""
     columns: tuple[str, ...] = Field(default=(), examples=[["id", "amount"]])
-    """Which columns the sink gets; all when empty."""
+    """The columns that the sink gets. Default: all."""
     where: str | None = Field(default=None, min_length=1, examples=["amount > 0"])
-    """A SQL condition; rows for which it is not true don't go to this sink."""
+    """A SQL condition. The sink gets only the rows for which the condition is true."""
     distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
-    """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
+    """How Spark splits an epoch into partitions: `none` (as the frame is), a number of partitions, or `hash(column,
+    ...)`. Without a `route` all sinks share one frame: then set it in one sink, or set the same value in several."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
-    """The most partitions, and so participants, that an epoch may have."""
+    """The most partitions that an epoch may have, so the most participants of this sink. exactsink merges partitions to
+    keep within it."""
     after: Annotated[_Names, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
-    """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
+    """A sink, or a list of sinks, that must commit an epoch before this sink does. Use it if rows here refer to rows
+    there, for example by a foreign key."""
     epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         default=None, examples=["epoch"]
     )
-    """A BIGINT column that every row gets, with its epoch's number: readers cut all sinks at one epoch by it."""
+    """The name of a BIGINT column. exactsink writes the epoch's number there, so that readers can read all sinks up to
+    one epoch."""
     on_bad_row: Literal["stop", "quarantine"] = "stop"
-    """What becomes of an epoch with a row that the target can't hold: `stop` writes none of it, and ends the job;
-    `quarantine` writes the row into the sink that `quarantine` names, and the others here, decided together."""
+    """How to treat a row that the target can't hold. `stop`: the job stops, for most such rows before the decision, so
+    that no sink gets the epoch. `quarantine`: this row goes into the sink that `quarantine` names, in the same epoch,
+    and all others go into this sink."""
     quarantine: str | None = None
-    """The sink of this job that gets the bad rows, as `id`, `sink`, `epoch`, `reason` and `row` (JSON)."""
+    """The sink of this job that gets the bad rows, in the columns `id`, `sink`, `epoch`, `reason` and `row` (JSON)."""
     quarantine_at_most: Annotated[int, Field(ge=1)] = 1000
-    """How many rows of an epoch may go there; one more stops the job, as with `stop`."""
+    """How many rows of an epoch may go to the quarantine. One more stops the job, as with `stop`."""
 
     @field_validator("distribution")
     @classmethod

@@ -23,15 +23,15 @@ class TabularOptions(BackendOptions):
     format: Literal["parquet", "json", "csv"] = "parquet"
     """The format of the files. `json` is JSON lines."""
     partition_by: tuple[str, ...] = ()
-    """The columns that become folders, `column=value`."""
+    """Columns that become folders, `column=value`."""
     compression: Literal["snappy", "zstd", "gzip", "none"] | None = None
-    """For Parquet; `snappy` when it is left out."""
+    """For Parquet. Default: `snappy`."""
     header: bool = True
     """For CSV: begin each file with the names of the columns."""
     delimiter: str = ","
     """For CSV: the character between two values."""
     target_file_size: str | None = Field(default=None, examples=["128 MB"])
-    """A file of this size gets no more rows. Example: `128 MB`."""
+    """A file of this size gets no more rows. For example `128 MB`."""
 
     @field_validator("partition_by")
     @classmethod
