@@ -15,7 +15,7 @@ def exactsink_backends() -> list[BackendSpec]:
             "kafka",
             load="exactsink_kafka.backend:KafkaBackend",
             install="pip install 'exactsink[kafka]'",
-            strategies={"transactions": "tasks write in transactions that outlive them; the decision ends each"},
+            strategies={"transactions": "tasks write in transactions that stay open until the driver ends them"},
             conformance="exactsink_kafka.conformance:targets",
             bench="exactsink_kafka.bench:targets",
             drivers=("confluent_kafka", "kafka", "numpy", "crc32c"),
