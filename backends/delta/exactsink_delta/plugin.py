@@ -11,7 +11,7 @@ __all__ = ["exactsink_backends"]
 
 @hookimpl
 def exactsink_backends() -> Sequence[BackendSpec]:
-    """Bring `delta`."""
+    """Return the one backend of this package."""
     return [
         BackendSpec(
             "delta",
@@ -19,8 +19,8 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             install="pip install 'exactsink[delta]'",
             drivers=("deltalake",),
             strategies={
-                "append": "tasks write Parquet files; the decision adds one entry to the table's log for them",
-                "overwrite": "the same; the entry also removes what the partitions of its rows held (batch runs only)",
+                "append": "tasks write Parquet files; the commit adds one entry to the table's log for them",
+                "overwrite": "the same; the entry also removes the old rows of these partitions (batch runs only)",
             },
             conformance="exactsink_delta.conformance:targets",
         )

@@ -1,4 +1,4 @@
-"""`exactsink files ...`: what a target holds, exactly."""
+"""`exactsink files ...`: the exact files of a target."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def commands(open_job: OpenJob) -> click.Group:
     @_run
     @_as_json
     def list_command(target: str, sink: str | None, run: str | None, as_json: bool) -> None:
-        """List what jobs have written: epochs, files, rows, bytes.
+        """List the epochs, files, rows and bytes that jobs have written.
 
-        All that stands in a folder, or what one job has.
+        Name a folder for all jobs that write to it, or a job file for one job.
         """
         if target.endswith(".toml") and not os.path.isdir(target):
             job, sinks = _files_sinks(open_job, target, run)
@@ -58,9 +58,9 @@ def commands(open_job: OpenJob) -> click.Group:
     def read_list_command(
         job: str, sink: str | None, run: str | None, at: int | None, partial: bool, as_json: bool
     ) -> None:
-        """Print the files that hold each row once, one a line.
+        """Print the files that hold each row exactly once, one per line.
 
-        For pyarrow, DuckDB, Polars and Spark.
+        Pass them to pyarrow, DuckDB, Polars or Spark.
         """
         name, chosen, root = _chosen(open_job, job, sink, run)
         found = snapshot(root, at, job=name, sink=chosen, partial=partial)

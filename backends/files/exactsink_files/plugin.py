@@ -11,15 +11,15 @@ __all__ = ["exactsink_backends"]
 
 @hookimpl
 def exactsink_backends() -> Sequence[BackendSpec]:
-    """Bring `files`."""
+    """Return the one backend of this package."""
     return [
         BackendSpec(
             "files",
             load="exactsink_files.backend:FilesBackend",
             install="pip install exactsink",
             strategies={
-                "rename": "tasks write hidden files into the target's file system; the decision gives them their names",
-                "multipart": "for object stores: tasks upload parts; the decision completes them",
+                "rename": "tasks write hidden files into the target's file system; the commit gives them their names",
+                "multipart": "for object stores: tasks upload parts; the commit completes the uploads",
             },
             conformance="exactsink_files.conformance:targets",
             bench="exactsink_files.bench:targets",

@@ -15,36 +15,36 @@ from exactsink.contract import BackendOptions
 __all__ = ["PROVEN_CATALOGS", "IcebergOptions"]
 
 PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql", "http": "rest", "https": "rest"}
-"""The schemes of `uri` that tests of ours reach, and pyiceberg's name of the catalog behind each."""
+"""The schemes of `uri` that exactsink is tested with, and pyiceberg's name of each catalog."""
 
 
 class IcebergOptions(BackendOptions):
-    """What a job's file may say of such a sink."""
+    """Options of a sink that writes an Iceberg table."""
 
     uri: SecretStr | None = None
-    """The catalog, which the driver alone opens: a SQL catalog's database as a URL of SQLAlchemy, for example
-    `sqlite:////lake/catalog.db`, or the address of a REST catalog."""
+    """The catalog: a SQL catalog's database as a URL of SQLAlchemy, for example `sqlite:////lake/catalog.db`, or the
+    address of a REST catalog. Only the driver opens it."""
     catalog: str = "default"
     """The catalog's name; a SQL catalog's database can hold several."""
     catalog_options: Mapping[str, SecretStr] = Field(default_factory=dict)
-    """What else pyiceberg's catalog takes, for example `token`; `type` chooses a catalog that has no `uri`."""
+    """More options of pyiceberg's catalog, for example `token`. `type` chooses a catalog that has no `uri`."""
     warehouse: str
-    """Where new tables go, and exactsink's own records: a folder that the driver and all executors share, or
-    `s3://bucket/path`. For S3 the environment has address and credentials, as for Delta."""
+    """The place of new tables and of exactsink's own records: a folder that the driver and all executors share, or
+    `s3://bucket/path`. For S3, set address and credentials in the environment, as for Delta."""
     table: str
     """The table, NAMESPACE.NAME."""
     branch: str = "main"
-    """The branch of the table that gets the rows. One that does not exist begins at the end of `main`."""
+    """The branch of the table that gets the rows. A branch that does not exist begins at the end of `main`."""
     mode: Literal["append", "overwrite_partitions"] = "append"
-    """For batch runs: whether rows are added, or replace all rows of the partitions that they are in."""
+    """For batch runs: add the rows (`append`), or replace all rows of their partitions (`overwrite_partitions`)."""
     on_schema_change: Literal["fail", "add_columns"] = "fail"
-    """What to do with columns of the rows that the table lacks: refuse the epoch, or add them."""
+    """If the table lacks columns of the rows: refuse the epoch (`fail`), or add the columns (`add_columns`)."""
     create: bool = True
     """Whether to make the table, with the rows' columns, if there is none."""
     partition_by: tuple[str, ...] = ()
-    """How a new table is partitioned, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`."""
+    """The partitions of a new table, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4, name)`."""
     keep_snapshots: int | None = Field(default=None, ge=1)
-    """How many snapshots of this sink the table keeps; older ones are expired as the job goes on. Unset keeps all."""
+    """How many snapshots of this sink the table keeps. The job expires older ones. If not set, it keeps all."""
 
     @model_validator(mode="before")
     @classmethod
@@ -63,7 +63,7 @@ class IcebergOptions(BackendOptions):
 
     @property
     def catalog_kind(self) -> str:
-        """Name the kind of catalog, as pyiceberg does."""
+        """Return pyiceberg's name of the kind of catalog."""
         scheme = re.split(r"[+:]", self.uri.get_secret_value())[0] if self.uri is not None else ""
         given = self.catalog_options.get("type")
         return given.get_secret_value() if given is not None else PROVEN_CATALOGS.get(scheme, scheme)
@@ -81,6 +81,6 @@ class IcebergOptions(BackendOptions):
         if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", warehouse):
             return f"s3://{url[1]}"
         if not warehouse or re.match(r"[A-Za-z][\w+.-]*:", warehouse) or re.search(r"[?#%]", warehouse):
-            raise ValueError("give a local folder or s3://bucket/path, without ? # %: other stores are not proven here")
+            raise ValueError("give a local folder or s3://bucket/path, without ? # %: other stores are not supported")
         folder = (info.context or {}).get("folder") or "."  # of the job's file
         return os.path.realpath(Path(folder) / Path(warehouse).expanduser())

@@ -11,7 +11,7 @@ __all__ = ["exactsink_backends"]
 
 @hookimpl
 def exactsink_backends() -> Sequence[BackendSpec]:
-    """Bring `iceberg`."""
+    """Return the one backend of this package."""
     return [
         BackendSpec(
             "iceberg",
@@ -19,8 +19,8 @@ def exactsink_backends() -> Sequence[BackendSpec]:
             install="pip install 'exactsink[iceberg]'",
             drivers=("pyiceberg", "sqlalchemy"),
             strategies={
-                "append": "tasks write Parquet files; the decision adds one snapshot to the table for them",
-                "overwrite": "the same; the snapshot also removes what its rows' partitions held (batch runs only)",
+                "append": "tasks write Parquet files; the commit adds one snapshot to the table for them",
+                "overwrite": "the same; the snapshot also removes the old rows of these partitions (batch runs only)",
             },
             conformance="exactsink_iceberg.conformance:targets",
         )

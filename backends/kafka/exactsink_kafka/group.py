@@ -109,7 +109,7 @@ class MarkKeeper:
                 why = f"group {self.group} keeps the mark of journal {mark.lineage}, and both jobs' ids are the same"
                 words = ("--delete-offsets", "--group", self.group, "--topic", topic)
                 gone = Remedies(self._options).command("kafka-consumer-groups", *words)
-                fix = "give one of the jobs another name in [job] and a new checkpoint; or, once the other job is gone"
+                fix = "give one of the jobs another name in [job] and a new checkpoint; or, once no other job runs"
                 yield what, why, f"{fix}: {gone}"
 
     def put_birth(self) -> Mark:
