@@ -58,7 +58,7 @@ def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterat
     for name in columns.names:
         if _NO_NAME.search(name) or lower.count(name.lower()) > 1:
             yield Finding(
-                "error", f"Delta can't have a column {name!r}, or not beside one of the same name", "rename it"
+                "error", f"Delta can't have a column {name!r}, or not two of this name", "rename it"
             )
 
 

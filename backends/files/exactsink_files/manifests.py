@@ -141,7 +141,7 @@ class Listing:
         return sorted(named for named, done in sets.items() if done) or sorted(sets)
 
     def superfluous(self, folds: Sequence[_Fold]) -> Iterator[str]:
-        """Yield the names that are not needed beside these folds, never those of the highest epoch."""
+        """Yield the names that these folds make superfluous, never those of the highest epoch."""
         for name in dict.fromkeys([*self.names, *(fold.name for fold in folds)]):
             if (found := _OF_EPOCH.fullmatch(name)) is not None:
                 epoch = int(found["epoch"])

@@ -1,4 +1,4 @@
-"""Announce the `files` backend to exactsink, without importing it."""
+"""Announce the `files` backend to exactsink without importing it."""
 
 from __future__ import annotations
 

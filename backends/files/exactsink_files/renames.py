@@ -81,7 +81,7 @@ class Renames(Folders[ObjectPath]):
 
 
 class SentFiles(InFolder[ObjectPath]):
-    """A folder of a server."""
+    """A participant's folder on a server."""
 
     def make(self) -> None:
         """Make the participant's own folder. The driver has made the folder above, durably."""

@@ -48,7 +48,7 @@ class Store(ABC):
     notes: Literal["some", "all", "none"] = "all"
     """Which of its uploads a participant notes in the store before it sends them: those that the store can't list."""
     ends_by = ""
-    """Who ends unfinished uploads beside a sweep, in words."""
+    """Who ends unfinished uploads, other than a sweep, in words."""
 
     def __init__(self, root: ObjectPath) -> None:
         self.root = root

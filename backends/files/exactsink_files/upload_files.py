@@ -79,7 +79,7 @@ class UploadFiles(HiddenFiles["UploadFile"]):
             self._store.delete([self._record])
 
     def room_for(self, size: int) -> bool:
-        """Add to the count of waiting bytes (negative: they wait no more); return whether memory has room for all."""
+        """Add to the count of waiting bytes (negative: fewer wait now); return whether memory has room for all."""
         self._waiting += size
         return self._waiting <= _MOST_WAITING
 

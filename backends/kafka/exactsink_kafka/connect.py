@@ -86,7 +86,7 @@ def _cause(options: KafkaOptions, heard: Sequence[KafkaError], patience_seconds:
         if error.code() == KafkaError._AUTHENTICATION and "supported mechanisms:" in said:
             return _unknown_mechanism(options, said.rsplit("supported mechanisms:", 1)[1].strip())
         if error.code() == KafkaError._SSL and "certificate" in said:  # Python's TLS accepted it
-            fix = "fix ssl_ca_location; or ssl_certificate_location and ssl_key_location, where brokers want them"
+            fix = "fix ssl_ca_location; or ssl_certificate_location and ssl_key_location, if brokers require them"
             return _fatal(options, said, fix)
     return None
 

@@ -196,7 +196,7 @@ class Failures:
         return Retryable(
             f"{self.doing}: {what}",
             why=f"{why if heard is None else f'{why}; the last error of the connection: {heard.text}'}; {UNDECIDED}",
-            next="check that executors can reach the brokers of bootstrap_servers; where they are slow, "
+            next="check that executors can reach the brokers of bootstrap_servers; if brokers are slow, "
             "raise transaction_timeout_seconds",
         )
 

@@ -86,7 +86,7 @@ _KAFKA_PYTHON = {
     "ssl_key_location": "ssl_keyfile",
     "ssl_key_password": "ssl_password",
 }
-"""The connection's options have librdkafka's names, with underscores; these are kafka-python's where they differ."""
+"""kafka-python's names of the connection's options, if they differ from librdkafka's names with underscores."""
 
 
 class KafkaOptions(BackendOptions):

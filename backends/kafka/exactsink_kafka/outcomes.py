@@ -112,13 +112,13 @@ def resolve(
         ]
         use = vote.transaction.producer
         mine = {(at, one.first_offset) for at, found in writers.items() for one in found if (one.id, one.epoch) == use}
-        if held and mine >= {(start.place, start.offset) for start in held} and _word(wire, vote.transaction) is None:
+        if held and mine >= {(start.place, start.offset) for start in held} and _known(wire, vote.transaction) is None:
             if len(held) == len(starts) and {at for at, _ in mine} == set(vote.places):
                 return Prepared()
             if not before and (vote.marked is None or vote.marked in writers):
                 held = []  # waiting can't help: nobody ends it
         if not held:
-            found = "; ".join(_nothing(wire, start) for start in starts) or "it recorded no rows"
+            found = "; ".join(_why_unproven(wire, start) for start in starts) or "it recorded no rows"
             return Unknown(f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and {found}")
     raise _hidden(vote, answer, *min(before, key=lambda one: one[0].first_offset, default=(None, held[0])))
 
@@ -147,7 +147,7 @@ def _proof(vote: Vote, start: _Start) -> AlreadyCommitted | Lost | None:
     return AlreadyCommitted()
 
 
-def _nothing(wire: Wire, start: _Start) -> str:
+def _why_unproven(wire: Wire, start: _Start) -> str:
     """Return why a place proves nothing."""
     seen = start.seen
     if start.held:
@@ -220,7 +220,7 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
         if code:
             allow = f"let this job write it: {fixes.allow('Alter', '--cluster')}"
             fix = allow if code == CLUSTER_NOT_AUTHORIZED else "see that leader's log"
-            raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_else(one, fixes)}")
+            raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_other_fix(one, fixes)}")
         _LOG.warning("%s: the marker of its end was missing, and exactsink has written it", one)
 
 
@@ -251,7 +251,7 @@ def _missing(wire: Wire, ended: Sequence[Ended], fixes: Remedies, seen: Writers)
     return left
 
 
-def _word(wire: Wire, one: Transaction) -> Described | None:
+def _known(wire: Wire, one: Transaction) -> Described | None:
     """Return how the coordinator describes a producer; None if it has forgotten the producer, and will never end it."""
     now = wire.describe([one.id]).get(one.id)
     return now if now is not None and now.transaction.producer_id == one.producer_id else None
@@ -263,16 +263,16 @@ def _decided(wire: Wire, one: _Missing, fixes: Remedies) -> Transaction:
     A coordinator that has forgotten the id ends nothing: then the end that partitions prove counts, or the decision.
     """
     use, word = one.ended.transaction, "CompleteCommit" if one.ended.commit else "CompleteAbort"
-    now = None if one.ended.sure else _word(wire, use)
+    now = None if one.ended.sure else _known(wire, use)
     if now is None:
         return Transaction(use.id, use.producer_id, use.producer_epoch + 1)
     if now.state != word or not use.is_use_of(now.transaction):
         said = f"its coordinator says {now.state} ({now.transaction.ref}), not {word}"
-        raise _unfinished(one, said, _else(one, fixes))
+        raise _unfinished(one, said, _other_fix(one, fixes))
     return now.transaction
 
 
-def _else(one: _Missing, fixes: Remedies) -> str:
+def _other_fix(one: _Missing, fixes: Remedies) -> str:
     """Return the other fix: Kafka's tool can end a transaction in one partition, but only abort it."""
     if one.ended.commit:
         return "then start the job again; never abort it manually, because its rows are decided"

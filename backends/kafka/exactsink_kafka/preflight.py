@@ -56,12 +56,12 @@ def findings(
     """
     client_id = f"{ctx.job}.{ctx.sink}.preflight"
     check_settings(options, client_id)
-    asked = _Asked(connected(options, client_id, patience_seconds), patience_seconds)
+    queries = _Queries(connected(options, client_id, patience_seconds), patience_seconds)
     cluster = wire.cluster()
     checks = Checks(options, ctx, len(cluster.brokers))
     found = list(checks.cluster(cluster))
     if not found:  # the other checks need a cluster that knows such transactions
-        found += _look(checks, asked, cluster, schema)
+        found += _look(checks, queries, cluster, schema)
         if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
             found += checks.ids(wire)
     serious = [finding for finding in found if finding.severity == "error"]
@@ -82,31 +82,31 @@ class Topic:
     may: frozenset[str] = frozenset()
 
 
-def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | None) -> Iterator[Finding]:
+def _look(checks: Checks, queries: _Queries, cluster: Cluster, schema: pa.Schema | None) -> Iterator[Finding]:
     """Check the topic, the brokers' settings, and Kafka's own topics."""
     topic, configs, there = checks.options.topic, None, None
     if topic is None:
         fix = 'topic = "..." in the sink\'s options, if all rows go to one topic'
         yield Finding("warning", "each row names its own topic, so exactsink checks no topic before the start", fix)
-    elif not isinstance(there := asked.topic(topic), Topic):
+    elif not isinstance(there := queries.topic(topic), Topic):
         yield checks.no_topic(topic, there)
     else:
-        configs = asked.settings("TOPIC", topic)
+        configs = queries.settings("TOPIC", topic)
         yield from checks.topic(there, configs, schema)
     yield from checks.budget()
-    of_brokers = [asked.settings("BROKER", str(broker)) for broker in cluster.brokers]
+    of_brokers = [queries.settings("BROKER", str(broker)) for broker in cluster.brokers]
     yield from () if cluster.raises else checks.late_rows(of_brokers)
     allowed = [settings for settings in of_brokers if settings is not None]
     if len(allowed) < len(of_brokers):
-        yield checks.unasked("the brokers' settings, so how long transactions may live is unknown", "--cluster")
+        yield checks.unread("the brokers' settings, so how long transactions may live is unknown", "--cluster")
     else:
         limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
         yield from checks.times(limit, expiry, configs)
         yield from checks.marks(min(int(one["offsets.retention.minutes"]) for one in allowed) * 60)
     like = (there.replicas, int((configs or {}).get("min.insync.replicas", 1))) if isinstance(there, Topic) else (1, 1)
     for name in _KEPT if checks.options.marked_topic else (STATE_LOG,):
-        log = asked.topic(name)
-        if isinstance(log, Topic) and (made := asked.settings("TOPIC", name)) is not None:
+        log = queries.topic(name)
+        if isinstance(log, Topic) and (made := queries.settings("TOPIC", name)) is not None:
             if name == STATE_LOG:  # in the other, only the group's partition matters
                 yield from checks.partitions(log, int(made["min.insync.replicas"]))
             yield from checks.copies(log, made, like)
@@ -151,7 +151,7 @@ class Checks:
         show = self._fixes.command("kafka-topics", "--describe", "--topic", name)
         return Finding("error", f"topic {name}: {error.str()}", show)
 
-    def unasked(self, what: str, *resource: str) -> Finding:
+    def unread(self, what: str, *resource: str) -> Finding:
         message = f"{self._fixes.principal} may not read {what}"
         return Finding("warning", message, self._fixes.allow("DescribeConfigs", *resource))
 
@@ -163,7 +163,7 @@ class Checks:
             fix = self._fixes.allow(" ".join(missing), "--topic", name)
             yield Finding("error", f"topic {name}: {self._fixes.principal} lacks {what}", fix)
         if configs is None:
-            yield self.unasked(f"the settings of topic {name}, so they are not checked", "--topic", name)
+            yield self.unread(f"the settings of topic {name}, so they are not checked", "--topic", name)
         yield from self.partitions(topic, 1 if configs is None else int(configs["min.insync.replicas"]))
         if configs is not None:
             yield from self.copies(topic, configs)
@@ -299,7 +299,7 @@ class Checks:
             )
 
 
-class _Asked:
+class _Queries:
     """Queries a cluster through librdkafka. Raises Retryable if a broker does not answer."""
 
     def __init__(self, client: AdminClient, seconds: float) -> None:

@@ -102,7 +102,7 @@ class Sender:
         self._settle_doubt()
 
     def _by_leader(self, batches: Iterable[Batch]) -> Mapping[int, list[Batch]]:
-        """Group batches by their leaders as last reported, -1 where there is none."""
+        """Group batches by their leaders as last reported, -1 if none is known."""
         grouped = defaultdict(list)
         for batch in batches:
             grouped[self._wire.asker.leaders.get((self._topic, batch.partition), -1)].append(batch)

@@ -130,7 +130,7 @@ class Wire:
         return ended
 
     def _fence(self, aborted: Sequence[Transaction]) -> None:
-        """Raise the epochs of producers, except where somebody has."""
+        """Raise the epochs of producers, unless somebody has raised them."""
         doing = "fence aborted transactions"
         fences = {one: partial(messages.fence_request, one, _TAKEN_SECONDS) for one in aborted}
         asked = [self._coordinated(doing, one.id, fence, errors.ENDING) for one, fence in fences.items()]
@@ -204,7 +204,7 @@ class Wire:
         return Question("query open transactions", partitions, _NEVER, self._producers, read)
 
     def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
-        """Return where an open transaction has rows. A partition without its rows is not in the result."""
+        """Return the partitions that have rows of an open transaction, with their first offsets."""
         return {
             partition: active
             for partition, writers in self.open_in(partitions).items()

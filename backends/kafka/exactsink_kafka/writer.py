@@ -54,7 +54,7 @@ class KafkaWriter(Writer):
         self._gone = weakref.finalize(self, _close, self._producer, self._wire)
         self._gone.atexit = False  # the end of the process closes both
         try:
-            if not self._ticket.marking.raises:  # each use takes two epochs, so its end's epoch is no other use's
+            if not self._ticket.marking.raises:  # takes a second epoch, which the end can't share with another use
                 self._wire.take(self._id)
             self._check_cluster(self._producer.open(_OPENING_SECONDS))
             self._mine = self._described().transaction
@@ -194,7 +194,7 @@ def _close(producer: RowProducer, wire: Wire) -> None:
 
 
 def _written(topics: Mapping[str, Topic], there: Mapping[Place, OpenProducer]) -> tuple[Written, ...]:
-    """Record where the rows begin, topic by topic."""
+    """Return the first offsets of the rows, by topic."""
     first = {place: rows.first_offset for place, rows in sorted(there.items())}
     return tuple(
         Written(name, topics[name].id, {number: offset for (topic, number), offset in first.items() if topic == name})
