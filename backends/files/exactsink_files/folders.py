@@ -51,7 +51,7 @@ class Folders(FilePlace, Generic[_Path]):
 
     @abstractmethod
     def _name(self, temp: _Path, final: _Path) -> None:
-        """Give a hidden file its final name, and make the folders for it. Raises FileExistsError, FileNotFoundError."""
+        """Name a hidden file by its final name, and make the folders. Raises FileExistsError, FileNotFoundError."""
 
     @abstractmethod
     def _listed(self, folder: _Path, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:

@@ -132,7 +132,7 @@ class FilePlace(ABC):
 
     @abstractmethod
     def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
-        """Give all files their final names, durably, or find that they have them; return an outcome per file.
+        """Name all files by their final names, durably, or find that they have them; return an outcome per file.
 
         Idempotent, from any process. Raises Fatal if a foreign file has such a name.
         """

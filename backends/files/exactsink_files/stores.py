@@ -75,7 +75,7 @@ class Store(ABC):
 
     @abstractmethod
     def complete(self, key: str, upload: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> None:
-        """Give the object its name, unless the name is taken, if the store has such conditions.
+        """Make the object of the parts, unless its name is taken (if the store has such conditions).
 
         A success proves nothing if the upload was not seen before, or if the call is a repeat.
         """

@@ -106,10 +106,10 @@ class MarkKeeper:
             if (mark := _mark(self.group, texts[topic])) is not None and mark.lineage not in ours:
                 names = f"job named {self._ctx.job} has a sink {self._ctx.sink}"
                 what = f"another {names} on this cluster for topic {topic}"
-                why = f"group {self.group} keeps the mark of journal {mark.lineage}, and both jobs' ids are the same"
+                why = f"group {self.group} keeps the mark of journal {mark.lineage}, and both jobs' ids begin alike"
                 words = ("--delete-offsets", "--group", self.group, "--topic", topic)
                 gone = Remedies(self._options).command("kafka-consumer-groups", *words)
-                fix = "give one of the jobs another name in [job] and a new checkpoint; or, once no other job runs"
+                fix = "give one of the jobs another name in [job] and a new checkpoint; or, once no job writes there"
                 yield what, why, f"{fix}: {gone}"
 
     def put_birth(self) -> Mark:
