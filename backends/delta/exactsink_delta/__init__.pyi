@@ -18,13 +18,15 @@ def Delta(
     on_schema_change: Literal["fail", "add_columns"] = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. What a job's file may say of such a sink.
+    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes a Delta table.
 
     path: The table: a folder that the driver and all executors share, or `s3://bucket/path` (`s3a`, `s3n`).  For
-        S3 the environment has address and credentials: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, `AWS_PROFILE`,
-        ...
+        S3, set address and credentials in the environment: `AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`,
+        `AWS_PROFILE`, ...
     create: Whether to make the table, with the rows' columns, if there is none.
-    partition_by: The columns that a new table is partitioned by; for a table that exists, its own or none.
-    mode: For batch runs: whether rows are added, or replace all rows of the partitions that they are in.
-    on_schema_change: What to do with columns of the rows that the table lacks: refuse the epoch, or add them.
+    partition_by: The partition columns of a new table. For an existing table, name its own, or none.
+    mode: For batch runs: add the rows (`append`), or replace all rows of their partitions
+        (`overwrite_partitions`).
+    on_schema_change: If the table lacks columns of the rows: refuse the epoch (`fail`), or add the columns
+        (`add_columns`).
     """

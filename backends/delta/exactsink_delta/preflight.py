@@ -57,9 +57,7 @@ def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterat
     lower = [name.lower() for name in columns.names]
     for name in columns.names:
         if _NO_NAME.search(name) or lower.count(name.lower()) > 1:
-            yield Finding(
-                "error", f"Delta can't have a column {name!r}, or not two of this name", "rename it"
-            )
+            yield Finding("error", f"Delta can't have a column {name!r}, or not two of this name", "rename it")
 
 
 def added(schema: pa.Schema, table: DeltaTable) -> list[Field]:

@@ -26,9 +26,9 @@ def Files(
     profile: str | None = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. Where the files go and what they look like. `path` is made
-    absolute where the options are first read. `target_file_size` is a number of B, KB (1,024 B), MB or GB: a file
-    that has reached it gets no more rows. Without it a participant writes one file per partition folder.
+    """Return the table of a sink, for `Job(sinks={...})`. The place and the form of the files. `path` is made
+    absolute when the options are first read. `target_file_size` is a number of B, KB (1,024 B), MB or GB. A file
+    of that size gets no more rows. Without it, a participant writes one file per partition folder.
 
     path: The folder that the files go to: a local path, `s3://bucket/path` (`s3a`, `s3n`), `gs://bucket/path`,
         `az://container/path`, `abfss://container@account.dfs.core.windows.net/path`,
@@ -40,10 +40,10 @@ def Files(
     header: For CSV: begin each file with the names of the columns.
     delimiter: For CSV: the character between two values.
     target_file_size: A file of this size gets no more rows. Example: `128 MB`.
-    on_schema_change: Which columns an epoch may have. `fail`: those of the epoch before. `add_columns`: those and
-        more. `allow`: any. Other epochs are refused before their first row.
-    endpoint_url: For S3: the store's address, where it is not the one of `AWS_ENDPOINT_URL`, or Amazon's.
-    allow_folded_names: Accept text in `partition_by` where the file system takes two names for one, such as `a=X`
-        and `a=x`: rows of both are then in one folder, and are read with its value.
-    profile: For S3: the profile that has the credentials, where it is not the one of `AWS_PROFILE`.
+    on_schema_change: The columns that an epoch may have. `fail`: the columns of the epoch before. `add_columns`:
+        these, and new ones. `allow`: any. exactsink refuses any other epoch before its first row.
+    endpoint_url: For S3: the store's address, if it is neither that of `AWS_ENDPOINT_URL` nor Amazon's.
+    allow_folded_names: Accept text in `partition_by` even if the file system does not distinguish two names, such
+        as `a=X` and `a=x`. Rows of both values are then in one folder, and readers see one value for all of them.
+    profile: For S3: the profile with the credentials, if it is not that of `AWS_PROFILE`.
     """

@@ -24,22 +24,24 @@ def Iceberg(
     keep_snapshots: int | None = ...,
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
-    """Return the table of a sink, for `Job(sinks={...})`. What a job's file may say of such a sink.
+    """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes an Iceberg table.
 
-    uri: The catalog, which the driver alone opens: a SQL catalog's database as a URL of SQLAlchemy, for example
-        `sqlite:////lake/catalog.db`, or the address of a REST catalog.
+    uri: The catalog: a SQL catalog's database as a URL of SQLAlchemy, for example `sqlite:////lake/catalog.db`,
+        or the address of a REST catalog. Only the driver opens it.
     catalog: The catalog's name; a SQL catalog's database can hold several.
-    catalog_options: What else pyiceberg's catalog takes, for example `token`; `type` chooses a catalog that has
+    catalog_options: More options of pyiceberg's catalog, for example `token`. `type` chooses a catalog that has
         no `uri`.
-    warehouse: Where new tables go, and exactsink's own records: a folder that the driver and all executors share,
-        or `s3://bucket/path`. For S3 the environment has address and credentials, as for Delta.
+    warehouse: The place of new tables and of exactsink's own records: a folder that the driver and all executors
+        share, or `s3://bucket/path`. For S3, set address and credentials in the environment, as for Delta.
     table: The table, NAMESPACE.NAME.
-    branch: The branch of the table that gets the rows. One that does not exist begins at the end of `main`.
-    mode: For batch runs: whether rows are added, or replace all rows of the partitions that they are in.
-    on_schema_change: What to do with columns of the rows that the table lacks: refuse the epoch, or add them.
+    branch: The branch of the table that gets the rows. A branch that does not exist begins at the end of `main`.
+    mode: For batch runs: add the rows (`append`), or replace all rows of their partitions
+        (`overwrite_partitions`).
+    on_schema_change: If the table lacks columns of the rows: refuse the epoch (`fail`), or add the columns
+        (`add_columns`).
     create: Whether to make the table, with the rows' columns, if there is none.
-    partition_by: How a new table is partitioned, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4,
+    partition_by: The partitions of a new table, for example `kind`, `day(ts)`, `bucket(16, id)`, `truncate(4,
         name)`.
-    keep_snapshots: How many snapshots of this sink the table keeps; older ones are expired as the job goes on.
-        Unset keeps all.
+    keep_snapshots: How many snapshots of this sink the table keeps. The job expires older ones. If not set, it
+        keeps all.
     """

@@ -41,38 +41,37 @@ def Kafka(
     Spark's own Kafka sink: columns `key`, `value`, `topic`, `partition`, `headers`, and `timestamp`. The options
     of the connection have librdkafka's names, with underscores, and serve driver and tasks alike.
 
-    bootstrap_servers: Brokers to ask first: `host:port,host:port`.
-    topic: The topic of every row. Without it each row says its own, in a column `topic`.
-    value_format: What a record's value is: the column `value`, or the whole row as JSON.
-    key: With JSON: the columns that make the key, as text where it is one, as a JSON object where there are
-        several.
-    on_schema_change: With JSON: which columns an epoch may have. `fail`: those of the epoch before.
-        `add_columns`: those and more. `allow`: any. Other epochs are refused before their first row.
-    epoch_header: A header that every record gets, after its own, with its epoch's number as text.
+    bootstrap_servers: Brokers to contact first: `host:port,host:port`.
+    topic: The topic of every row. Without it, each row names its topic in a column `topic`.
+    value_format: The value of a record: the column `value` (`columns`), or the whole row as JSON (`json`).
+    key: With JSON: the columns that make the key. One column becomes text, several become a JSON object.
+    on_schema_change: With JSON: the columns that an epoch may have. `fail`: the columns of the epoch before.
+        `add_columns`: these, and new ones. `allow`: any. exactsink refuses any other epoch before its first row.
+    epoch_header: A header that every record gets, after its own headers. Its value is the epoch's number as text.
     strategy: How an epoch is committed: each task attempt writes in a transaction, which the driver ends.
-    writer: Which writer tasks use: `fast` makes record batches of whole Arrow batches, `plain` calls librdkafka
-        for each row. `auto` takes the fast one, unless rows name their own topics or `producer` has other
-        settings of librdkafka.
-    transaction_timeout_seconds: How long the broker keeps a transaction that nobody ends. Later its rows are
-        lost, and are written again.
+    writer: The writer that tasks use. `fast` makes record batches from whole Arrow batches. `plain` calls
+        librdkafka for each row. `auto` is `fast`, unless rows name their own topics, or `producer` has a setting
+        that only librdkafka knows.
+    transaction_timeout_seconds: How long the broker keeps a transaction that nobody ends. Then it aborts the
+        transaction, and exactsink writes its rows again.
     ids_per_participant: How many transactional ids a round has for each partition of an epoch: see
         docs/how-to/write-to-kafka.md.
     producer: librdkafka's settings for the producers: `{"compression.type" = "zstd", "batch.size" = 500000}`.
-    mark_topic: The topic whose partition 0 the sink's mark is kept for, as an offset of group
-        `exactsink.JOB.SINK`: `topic` where left out. Rows that name their own topics have a mark with this option
-        only.
-    marks_may_expire: Accept brokers that forget the mark (offsets.retention.minutes) sooner than the job may
-        stand still.
-    report_offsets_to: A consumer group (on the same cluster) that the source's end offsets are committed to after
-        every epoch, for tools that show lag. Nothing is ever read from there.
+    mark_topic: The topic of the sink's mark; `topic` if not set. The mark is the offset of group
+        `exactsink.JOB.SINK` for its partition 0. If rows name their own topics, the sink has a mark only with
+        this option.
+    marks_may_expire: Accept brokers that forget the mark (offsets.retention.minutes) before the job's
+        longest_pause is over.
+    report_offsets_to: A consumer group on the same cluster. After every epoch, exactsink commits the source's end
+        offsets to it, for tools that show lag. exactsink never reads them.
     security_protocol: Whether to use TLS (SSL), and whether to log in (SASL).
-    sasl_mechanism: How to log in.
-    sasl_username: Who logs in.
-    sasl_password: Their password: `${KAFKA_PASSWORD}`.
-    ssl_ca_location: A PEM file of certificates to trust, on the driver and on every executor; the system's own
-        where left out. A relative path, here and below, is taken from the job file's folder.
-    ssl_certificate_location: A PEM file with the client's certificate, where brokers ask for one.
+    sasl_mechanism: The mechanism of the login.
+    sasl_username: The user of the login.
+    sasl_password: The password of the login: `${KAFKA_PASSWORD}`.
+    ssl_ca_location: A PEM file of certificates to trust, on the driver and on every executor; the system's own if
+        not set. A relative path, here and below, begins at the job file's folder.
+    ssl_certificate_location: A PEM file with the client's certificate, if brokers require one.
     ssl_key_location: A PEM file with the key of that certificate.
     ssl_key_password: The password of that key.
-    ssl_check_hostname: Refuse a broker whose certificate has another name.
+    ssl_check_hostname: Refuse a broker if its certificate is for another host name.
     """

@@ -108,9 +108,8 @@ class MarkKeeper:
                 what = f"another {names} on this cluster for topic {topic}"
                 why = f"group {self.group} keeps the mark of journal {mark.lineage}, and both jobs' ids begin alike"
                 words = ("--delete-offsets", "--group", self.group, "--topic", topic)
-                gone = Remedies(self._options).command("kafka-consumer-groups", *words)
                 fix = "give one of the jobs another name in [job] and a new checkpoint; or, once no job writes there"
-                yield what, why, f"{fix}: {gone}"
+                yield what, why, f"{fix}: {Remedies(self._options).command('kafka-consumer-groups', *words)}"
 
     def put_birth(self) -> Mark:
         """Write the birth of this journal's lineage if there is no mark; return the mark that is there then.
