@@ -31,7 +31,7 @@ _BIRTH = -1
 
 
 class TableLog:
-    """One sink's view. It opens the table again if the log is not the one that it read, which may be restored."""
+    """One sink's view. It opens the table again if an entry that it read has changed: the log may be restored."""
 
     def __init__(self, root: AnyPath, job: str, sink: str) -> None:
         self._root, self._job, self._sink = root, job, sink

@@ -170,6 +170,6 @@ class Folders(FilePlace, Generic[_Path]):
             raise Fatal(
                 f"the names of files in {error.filename} can't be made durable",
                 why=f"{error.strerror}; the system may report the next try as done although these names are lost",
-                next="mount its file system again (or restart its machine), so that reads show what the disk "
-                "holds; then start the job again: nothing is lost",
+                next="mount its file system again (or restart its machine), so that reads come from the disk; then "
+                "start the job again: nothing is lost",
             ) from error

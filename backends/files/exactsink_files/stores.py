@@ -46,7 +46,7 @@ class Store(ABC):
 
     longest_key = 1024  # bytes
     notes: Literal["some", "all", "none"] = "all"
-    """Which of its uploads a participant notes in the store before it sends them: those that the store can't list."""
+    """Which of its uploads a participant lists in the store before it sends them: all if the store can't list any."""
     ends_by = ""
     """Who ends unfinished uploads, other than a sweep, in words."""
 

@@ -113,7 +113,7 @@ class Asker:
         self._patience = patience_seconds
         self._channel: Channel | None = None
         self.known: dict[tuple[CoordinatorType, str], int] = {}
-        """Coordinators as last found. `forget` removes one that has moved; `close` removes all."""
+        """Coordinators as last found. `forget` removes a coordinator that has moved; `close` removes all."""
         self.leaders: dict[tuple[str, int], int] = {}
         """Leaders of partitions as last reported. `close` removes all."""
 

@@ -221,7 +221,7 @@ class _Brokers:
         return offsets
 
     def move_on(self, id: str) -> None:
-        """Begin another use of a transactional id: the broker aborts what is open and forgets the last end."""
+        """Begin another use of a transactional id: the broker aborts its open transaction and forgets its last end."""
         self._producer(id)
 
     def still_open(self, ids: Iterable[str]) -> list[str]:

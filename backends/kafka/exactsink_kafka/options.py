@@ -32,7 +32,7 @@ _OURS: Mapping[str, str] = {
     "delivery.report.only.error": "a task counts its rows as they are delivered",
     "enable.gapless.guarantee": "a row that is not delivered fails its task",
     "enable.idempotence": "a repeated request must not double rows",
-    "enable.ssl.certificate.verification": "a broker whose certificate is not trusted gets no rows",
+    "enable.ssl.certificate.verification": "rows go only to a broker with a trusted certificate",
     "max.in.flight*": "a repeated request must not double rows",
     "metadata.broker.list": "write bootstrap_servers",
     "partitioner": "equal keys go to the same partition as with other clients, and rows may name theirs",
