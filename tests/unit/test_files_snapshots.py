@@ -82,7 +82,7 @@ def test_every_epoch_can_be_asked_for_and_the_listing_stays_flat(tmp_path: Path)
         found = snapshot(tmp_path, epoch)
         assert (ids(found), found.rows, found.epoch) == (up_to(epoch), 2 * epoch + 2, epoch)
     assert (ids(snapshot(str(tmp_path))), snapshot(tmp_path).feeds[0].whole) == (up_to(25), True)
-    with pytest.raises(ConfigError, match=r"epoch 26 is not known to be complete: the newest one with rows .* is 25"):
+    with pytest.raises(ConfigError, match=r"epoch 26 is not known to be complete: the newest with rows .* is 25"):
         snapshot(tmp_path, 26)
 
 
