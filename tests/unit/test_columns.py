@@ -71,5 +71,5 @@ def test_nothing_is_compared_with_another_target_an_older_release_or_parts_of_a_
 
 
 def test_csv_takes_no_added_columns(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="by their place"):
+    with pytest.raises(ValueError, match="by position"):
         FilesOptions.model_validate({"path": str(tmp_path), "format": "csv", "on_schema_change": "add_columns"})

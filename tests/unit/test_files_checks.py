@@ -38,7 +38,7 @@ def test_options_resolve_the_path_where_they_are_read(tmp_path: Path, monkeypatc
 
 
 BAD: dict[str, list[dict[str, Any]]] = {
-    "is not proven here": [{"path": "hdfs:/x"}],
+    "is not supported": [{"path": "hdfs:/x"}],
     "never a password": [{"path": "sftp://me:secret@host/x"}, {"path": "sftp:///x"}],
     "whole path": [{"path": "sftp://host"}, {"path": "ssh://host/a/../b"}],
     "write gs://bucket/path": [{"path": "gs://me@bucket/x"}],

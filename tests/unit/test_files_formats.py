@@ -180,7 +180,7 @@ TOO_LONG = [{"c": "x" * 260}, {f"c{i}": "y" * 240 for i in range(20)}]
 @pytest.mark.parametrize("row", TOO_LONG, ids=["name", "path"])
 def test_names_that_no_commit_could_give_are_refused_before_the_vote(tmp_path: Path, row: dict[str, str]) -> None:
     writer = files(tmp_path, partition_by=list(row)).begin(table := pa.Table.from_pylist([row | {"id": 1}]))
-    with pytest.raises(Fatal, match="longer than the file system takes"):
+    with pytest.raises(Fatal, match="longer than the file system accepts"):
         writer.write(table.to_batches()[0])
 
 

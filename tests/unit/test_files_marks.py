@@ -231,7 +231,7 @@ def test_another_journals_mark_and_one_that_moved_stop_a_commit(tmp_path: Path) 
         committer.commit(EPOCH, voted)
     assert len(visible(tmp_path)) == 1
     assert of(sink, "L2").put_birth() == Mark("L1", EPOCH - 1, frozenset(["ab12"]))
-    with pytest.raises(LineageError, match="another one feeds the folder"):
+    with pytest.raises(LineageError, match="another one writes there"):
         of(sink, "L2").commit(EPOCH - 1, earlier)
 
 

@@ -82,7 +82,7 @@ def test_every_epoch_can_be_asked_for_and_the_listing_stays_flat(tmp_path: Path)
         found = snapshot(tmp_path, epoch)
         assert (ids(found), found.rows, found.epoch) == (up_to(epoch), 2 * epoch + 2, epoch)
     assert (ids(snapshot(str(tmp_path))), snapshot(tmp_path).feeds[0].whole) == (up_to(25), True)
-    with pytest.raises(ConfigError, match=r"epoch 26 is not known to be complete: the newest one with rows .* is 25"):
+    with pytest.raises(ConfigError, match=r"epoch 26 is not known to be complete: the newest with rows .* is 25"):
         snapshot(tmp_path, 26)
 
 
@@ -105,7 +105,7 @@ def test_what_an_earlier_release_deleted_or_anyone_is_said_and_not_passed_over(t
         snapshot(tmp_path, 5, partial=True)
     kept.write_text("{")
     write(sink, range(8, 20))
-    with pytest.raises(Fatal, match="does not say which files an epoch has"):
+    with pytest.raises(Fatal, match="does not list an epoch's files"):
         snapshot(tmp_path)
     assert (kept.exists(), folds(tmp_path)) == (True, ["m1.0-2.epochs", "m1.3-5.epochs", "m2.9-17.epochs"])
 
@@ -187,7 +187,7 @@ def test_several_sinks_are_taken_together_or_chosen(tmp_path: Path) -> None:
         write(other, [0])
     assert ids(snapshot(tmp_path)) == sorted(up_to(0) * 2)
     assert ids(snapshot(tmp_path, 0, sink="two")) == up_to(0)
-    with pytest.raises(ConfigError, match=r"is fed by job\.one, job\.two"):
+    with pytest.raises(ConfigError, match=r"sinks write to .*: job\.one, job\.two"):
         snapshot(tmp_path, 0)
     with pytest.raises(ConfigError, match="none of the named sinks"):
         snapshot(tmp_path, job="other")

@@ -224,7 +224,7 @@ def test_one_partition_that_reports_is_enough(elsewhere: Seen) -> None:
     [
         (DELETED, "rows-0 from offset 10 was deleted: the partition begins at offset 50 now"),
         (Seen(1, 0, 8, None, frozenset()), "is not there: OFFSET_OUT_OF_RANGE (1), the last stable offset is 8"),
-        (NO_TOPIC, "topic rows (id id-of-rows), which its rows are in, was made again, with id another-id"),
+        (NO_TOPIC, "topic rows (id id-of-rows), which holds its rows, was made again, with id another-id"),
         (Seen(0, 0, 100, None, frozenset()), "holds no rows any more: they were compacted away"),
         (Seen(0, 0, 100, (7, 5), frozenset()), "holds rows of producer id 7, epoch 5"),
         (Seen(0, 0, 100, (8, 4), frozenset({(8, 10), (7, 10)})), "holds rows of producer id 8, epoch 4"),
@@ -247,7 +247,7 @@ STANDS = {("rows", 0): [OpenProducer(7, 4, 10)], ("rows", 1): [OpenProducer(7, 4
         ({**STANDS, ("rows", 0): [OpenProducer(7, 4, 11)]}, "id-of-rows", "its rows in rows-0 from offset 10 are no"),
         ({**STANDS, ("rows", 0): [OpenProducer(7, 6, 10)]}, "id-of-rows", "its rows in rows-0 from offset 10 are no"),
         (STANDS, "another-id", "was made again, with id another-id"),
-        (STANDS, None, "which its rows are in, was deleted"),
+        (STANDS, None, "which holds its rows, was deleted"),
     ],
 )
 def test_an_open_transaction_that_lacks_rows_is_not_committed(writers: Any, topic: str | None, says: str) -> None:

@@ -28,7 +28,7 @@ def test_each_kind_says_whether_to_try_again_and_what_to_fix(code: int) -> None:
     assert type(error) is (Fatal if code in FATAL else Retryable)
     assert error.what.startswith("doing: ")
     assert "broker's words" in error.why
-    assert "no row of it shows" in error.why
+    assert "none of its rows is visible" in error.why
     assert (FATAL | RETRYABLE)[code] in error.next
 
 

@@ -96,4 +96,4 @@ def test_time_that_runs_out_says_how_many_rows_are_left() -> None:
     with pytest.raises(Retryable, match="7 rows did not reach the brokers") as late:
         sender.send([Batch(0, 7, 1, [b"a"], 1)], time.monotonic() + 0.1)
         sender.flush(time.monotonic())
-    assert "no row of it shows" in (late.value.why or "")
+    assert "none of its rows is visible" in (late.value.why or "")

@@ -117,7 +117,7 @@ NO_SENSE = {
     "keys": (UPSERTS + 'keys = ["id", "Epoch"]\n', "is in `keys`"),
     "exclude": (UPSERTS + 'keys = ["id"]\nexclude = ["epoch"]\n', "is in `exclude`"),
     "update_columns": (UPSERTS + 'keys = ["id"]\nupdate_columns = ["v"]\n', "`update_columns` lacks epoch_column"),
-    "kafka": ('backend = "kafka"\nbootstrap_servers = "x:1"\ntopic = "t"\n', 'set epoch_header = "epoch" in its stead'),
+    "kafka": ('backend = "kafka"\nbootstrap_servers = "x:1"\ntopic = "t"\n', 'set epoch_header = "epoch" instead'),
 }
 
 

@@ -1,13 +1,13 @@
-"""The `delta` backend: tasks write Parquet files, and one entry of a Delta table's log names an epoch's.
+"""The `delta` backend: tasks write Parquet files, and one entry of a Delta table's log names an epoch's files.
 
-The way of a row, and then of its vote:
+The modules, in the order in which a row, and then its vote, passes them:
 
 - `plugin`: announces the backend.
-- `options`, `backend`: the options, and what the backend says of itself.
+- `options`, `backend`: the options and traits.
 - `writer`: a task attempt's Parquet files, which no reader finds.
-- `committer`: adds them to the table by one entry, or finds that they are there; what the sweep finds.
-- `log`: the table's log, the sink's mark in it, and that both are on disk.
-- `preflight`: columns and settings of a table that a plain writer can't serve.
+- `committer`: adds the files to the table by one entry, or finds that they are there; lists participants for the sweep.
+- `log`: the table's log, the sink's mark in it, and their durability.
+- `preflight`: checks a table for columns and settings that this writer does not support.
 - `conformance`: targets for the conformance kit.
 """
 

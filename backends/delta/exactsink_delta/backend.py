@@ -1,4 +1,4 @@
-"""The `delta` backend: what it promises, and what travels to the executors."""
+"""The `delta` backend: its traits, and the parts of it that executors use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["DeltaBackend", "DeltaOptions"]
 
 
 class DeltaBackend(Backend):
-    """What is journaled and travels to the executors: the options, no open table."""
+    """Write rows to a Delta table. Executors get the options, but no open table."""
 
     Options = DeltaOptions
     options: DeltaOptions
@@ -32,7 +32,7 @@ class DeltaBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        """A VACUUM may delete files that wait for their commit."""
+        """Return traits: a VACUUM may delete files that wait for their commit."""
         appends = self.options.mode == "append"
         given = Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
         return replace(given, appends=appends, batch_only=not appends)

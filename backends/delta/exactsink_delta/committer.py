@@ -1,6 +1,6 @@
 """The driver's side: one entry of the table's log names an epoch's files, and holds the sink's mark.
 
-The entry goes to the version right after the one that was looked at, or nowhere: see `log`.
+The committer reads a version of the table, and adds the entry as the next version, or not at all: see `log`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ __all__ = ["DeltaCommitter"]
 
 _TRIES = 20
 _NO_TABLE = "make it, or set create = true"
-_NOT_REMOVED = "deltalake cannot remove file {}, because the log spells its name in another way"
+_NOT_REMOVED = "deltalake can't remove file {}, because the log spells its name in another way"
 _UNQUOTED = "/!$&'()+,-.:;=@_~"
 _APPEND = 'set mode = "append"'
 
 
 class DeltaCommitter(Committer):
-    """The driver's side."""
+    """Commit files by one entry of the log; the sink's mark in the entry proves which were committed."""
 
     def __init__(self, options: DeltaOptions, ctx: JobContext) -> None:
         self._options, self._ctx = options, ctx
@@ -110,16 +110,16 @@ class DeltaCommitter(Committer):
         return self._opened[1]
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        """Return what tasks judge rows by: the ticket of the epoch, which has the table's columns."""
+        """Return the epoch's ticket, because it has the table's columns, against which tasks check rows."""
         if self._opened is not None and self._opened[0].equals(schema):
             return self._opened[1]
         with self._answering():
             return self._ticket(self._log.standing(), schema)
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        """Count the rows of the epochs' files that the log still names, by one listing of them.
+        """Count the rows of the epochs' files that the log still names, by one listing of the table.
 
-        A file that is named no more was rewritten by OPTIMIZE or DELETE: nothing can be said of its epoch then.
+        If the log no longer names a file, OPTIMIZE or DELETE has rewritten it, and the epoch can't be counted.
         """
         with self._answering():
             named = _named(self._log.table())
@@ -134,10 +134,10 @@ class DeltaCommitter(Committer):
         return found
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        """Add all files by one entry, after a look at the table: first at its mark and version, then at the files.
+        """Add all files by one entry. Before it, read the table's mark and version, and then look at the files.
 
-        If a file of the set is gone, the whole set is lost as soon as another entry has taken that version: a driver
-        that saw all files and stalled cannot add them any more.
+        Idempotent, from any process; durable when it returns. If a file is gone, the whole set is lost once another
+        entry has taken the next version: a driver that saw all files and stalled can't add them any more.
         """
         marker, refused = self._marker(epoch, committables), ""
         with self._answering():
@@ -166,7 +166,7 @@ class DeltaCommitter(Committer):
         with self._answering():
             pending = marker.must_apply(self._log.marker(self._log.standing()))
             damage = self._damage(epoch, committables) if pending else None
-            if damage is not None:  # another driver may have committed since, and others replaced the files
+            if damage is not None:  # another driver may have committed since, and other writers replaced the files
                 pending = marker.must_apply(self._log.marker(self._log.standing()))
         return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
 
@@ -175,7 +175,7 @@ class DeltaCommitter(Committer):
             named = _named(self._log.table() if len(undecided) else None)
             for participant in undecided:
                 if named & {path.name for path in files_of(self._root, participant.ref)}:
-                    what = f"the table's log names files of {participant.ref}, which was never decided"
+                    what = f"the table's log names files of {participant.ref}, although it was never decided"
                     raise Fatal(what, next="find out who added them; exactsink changed nothing there")
                 remove(self._root, participant.ref)
 
@@ -195,12 +195,12 @@ class DeltaCommitter(Committer):
         return self.mark() or Mark(self._ctx.lineage)
 
     def trim_marks(self) -> None:
-        """Delete none, as one takes the place of the one before; shorten the log."""
+        """Delete no mark, because a mark replaces the one before; shorten the log."""
         with self._answering():
             self._log.shorten()
 
     def close(self) -> None:
-        """Nothing stays open between calls."""
+        """Do nothing: nothing stays open between calls."""
 
     def _made(self, schema: pa.Schema) -> DeltaTable:
         if not self._options.create:
@@ -241,22 +241,22 @@ class DeltaCommitter(Committer):
             yield Finding("error", "the table has no partitions to overwrite", _APPEND)
 
     def _store_problems(self) -> Iterable[Finding]:
-        """Try what the log needs of a store: a create that fails if the object exists."""
+        """Check that a store can create an object only if it does not exist, because the log needs that."""
         fix = "use a store that has conditional writes"
         return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
 
     def _stray_problems(self) -> Iterable[Finding]:
-        """Find files of others where a table is to be made: its VACUUM would delete them."""
+        """Find other files in the folder of a new table, because its VACUUM would delete them."""
         with suppress(FileNotFoundError):
             if stray := [name for name in file_names(self._root) if not name.startswith(("_", "."))]:
-                message = f"{self._root} is not a Delta table, and VACUUM would delete what is there: {min(stray)}"
+                message = f"{self._root} is not a Delta table, and VACUUM would delete its files: {min(stray)}"
                 yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
         return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
-        """Make the entry durable, whoever wrote it; only then drop the records, durably: what has one may be swept."""
+        """Make the entry durable, whoever wrote it; then remove the records: a sweep may take files with a record."""
         self._log.sync(table)
         remove_files(self._records, [committable.ref for committable in committables])
         sync_folders([self._records])
@@ -268,9 +268,9 @@ class DeltaCommitter(Committer):
         return damage(((file_of(root, ref, number), vote["size"]) for ref, number, vote in votes), below=below)
 
     def _actions(self, table: DeltaTable, committables: Sequence[Committable]) -> list[AddAction | RemoveAction]:
-        """Return the votes' files for the log, and the removal of what they replace.
+        """Return the log's actions: add the votes' files, and remove the files that they replace.
 
-        Raises Fatal where the table's columns are not the files' any more.
+        Raises Fatal if the table no longer has the files' columns.
         """
         now, actions, written = int(time.time() * 1000), list[AddAction | RemoveAction](), list[Mapping[str, Any]]()
         for committable in committables:
@@ -278,7 +278,7 @@ class DeltaCommitter(Committer):
                 path = file_of(self._root, committable.ref, number)
                 written.append(voted["values"])
                 actions.append(AddAction(path.name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
-        # One ticket gave all of them their columns.
+        # All files have the columns of one ticket, so the last one is enough.
         wrong = [*misfits(columns_of(path), table, [*written[-1]])]
         if wrong:
             why = f"its columns were changed meanwhile: {wrong[0].message}"
@@ -289,7 +289,7 @@ class DeltaCommitter(Committer):
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Raise what deltalake and the disk say as what the caller does next."""
+        """Turn errors of deltalake and of the storage into Retryable or Fatal."""
         with answering(self._root):
             try:
                 yield
@@ -298,24 +298,24 @@ class DeltaCommitter(Committer):
 
 
 def _named(table: DeltaTable | None) -> set[str]:
-    """List the names of the files that the table's log names."""
+    """Return the names of the table's files."""
     return set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
 
 
 def _removals(table: DeltaTable, written: Iterable[Mapping[str, str | None]], now: int) -> Iterator[RemoveAction]:
-    """Remove all files that the table has in these partitions, each of which is named by its values."""
+    """Yield the removal of all files in the partitions of the written files."""
     by = table.metadata().partition_columns
     replaced = {tuple(values[name] for name in by) for values in written}
     files = pa.table(table.get_add_actions(flatten=True))
     columns = [files[name].to_pylist() for name in ("path", "size_bytes", *(f"partition.{name}" for name in by))]
     for path, size, *values in zip(*columns, strict=True):
         place = tuple(map(text_of, values))
-        if place in replaced and not _removable(path):  # its writer came after the epoch was opened
+        if place in replaced and not _removable(path):  # it was written after the epoch was opened
             raise Fatal(_NOT_REMOVED.format(path), next="have its writer rewrite it, then write the run again")
         if place in replaced:
             yield RemoveAction(unquote(path), True, now, size, dict(zip(by, place, strict=True)))
 
 
 def _removable(path: str) -> bool:
-    """Return whether deltalake spells a file's name as the log does. Else its removal would remove nothing."""
+    """Return whether deltalake spells a file's name as the log does. If not, a removal would have no effect."""
     return quote(unquote(path), safe=_UNQUOTED) == path

@@ -1,4 +1,4 @@
-"""How the conformance kit reaches Delta tables: one in each scenario's folder, or in S3 below EXACTSINK_KIT_S3."""
+"""Targets for the conformance kit: a Delta table in each scenario's folder, or in S3 below EXACTSINK_KIT_S3."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["DeltaTarget", "PartitionedTarget", "targets"]
 
 @dataclass(frozen=True)
 class DeltaTarget(ConformanceTarget):
-    """A table. A row was applied as often as it is in the files that the log names."""
+    """A table. A row was applied as often as it occurs in the files that the log names."""
 
     partition_by: tuple[str, ...] = ()
     url: str = ""
@@ -70,14 +70,14 @@ class DeltaTarget(ConformanceTarget):
 
 
 class PartitionedTarget(DeltaTarget):
-    """A table in partitions of its texts: an empty one is none of them."""
+    """A table that is partitioned by a text column, in which Delta can't store an empty text."""
 
     def unfit(self, rows: pa.Table) -> pa.Table:
         return rows.set_column(1, rows.field("kind"), pa.array([""] * rows.num_rows))
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Return a table in one folder, and one in partitions; one in S3, where the environment names a URL."""
+    """Return a plain table and a partitioned one; also one in S3, if EXACTSINK_KIT_S3 names a URL."""
     local = {"table": DeltaTarget(), "partitioned": PartitionedTarget(("kind",))}
     url = os.environ.get("EXACTSINK_KIT_S3")
     return {**local, "s3": PartitionedTarget(("kind",), url)} if url else local

@@ -1,7 +1,7 @@
-"""The table's log: what it says of a sink, one entry more, and that both are on disk.
+"""The table's log: read a sink's mark, append an entry, and make both durable.
 
-With each entry go numbers that Delta keeps for applications, and that stay when the log is cleaned: the epoch, the
-journal's lineage, the claim's token, and the entry's own version.
+Each entry carries numbers that Delta keeps for applications, also when it cleans the log: the epoch, the journal's
+lineage, the claim's token, and the entry's own version.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, sync_fol
 __all__ = ["RECORDS", "TableLog"]
 
 RECORDS = "_exactsink"
-"""The folder of our records; Delta's VACUUM passes over names that begin so."""
+"""The folder of exactsink's records. Delta's VACUUM ignores names that begin with an underscore."""
 
 _BIRTH = -1
 
 
 class TableLog:
-    """One sink's view. The table is opened again when its log is not the one that was read: it may have gone back."""
+    """One sink's view. It opens the table again if an entry that it read has changed: the log may be restored."""
 
     def __init__(self, root: AnyPath, job: str, sink: str) -> None:
         self._root, self._job, self._sink = root, job, sink
@@ -39,11 +39,11 @@ class TableLog:
         self._birth = root / RECORDS / f"{job}.{sink}.birth"
         self._log = root / "_delta_log"
         self._synced: int | None = None
-        self._seen = self._due = 0  # the newest version that was opened; the one that asks for a checkpoint
+        self._seen = self._due = 0  # the newest version that was opened; the version of the next checkpoint
         self._opened: tuple[DeltaTable, bytes] | None = None  # and the log's entry of its version
 
     def table(self, version: int | None = None) -> DeltaTable | None:
-        """Open the table as it is now; None where there is none."""
+        """Open the table as it is now, or an old version; return None if there is no table."""
         if version is None and (known := self._known()) is not None:
             return known
         try:
@@ -57,14 +57,14 @@ class TableLog:
         return table
 
     def standing(self) -> DeltaTable:
-        """Open the table. Raises Fatal where there is none any more."""
+        """Open the table. Raises Fatal if it no longer exists."""
         table = self.table()
         if table is None:
             raise Fatal(f"{self._root} is not a Delta table any more", next="restore it, then start the job again")
         return table
 
     def create(self, columns: pa.Schema, partition_by: Sequence[str]) -> DeltaTable:
-        """Make the table, or find it made by another process."""
+        """Make the table, unless another process has made it; return it. Idempotent."""
         schema, options = Schema.from_arrow(columns), _options(self._root)
         try:
             DeltaTable.create(str(self._root), schema, partition_by=[*partition_by], storage_options=options)
@@ -74,7 +74,7 @@ class TableLog:
         return self.standing()
 
     def add_columns(self, table: DeltaTable, columns: Sequence[Field]) -> DeltaTable:
-        """Add columns to the table, or find that another process has; return the table as it is then."""
+        """Add columns to the table, unless another process has; return the table as it is then. Idempotent."""
         if not columns:
             return table
         self._opened = None
@@ -87,14 +87,14 @@ class TableLog:
         return self.standing()
 
     def put_birth(self, lineage: str) -> None:
-        """Put a birth if there is none: beside the log, as there may be no table yet. The first entry goes over it."""
+        """Write a birth if there is none, beside the log, because there may be no table yet. An entry overrides it."""
         create_file(self._birth, lineage.encode())
 
     def marker(self, table: DeltaTable | None) -> Marker | None:
         """Read the marker of the epoch that the table shows.
 
-        A RESTORE takes rows away and leaves the numbers: what counts is what they were in the version that it brought
-        back. Where that is not known any more (its entry names a time, or the log was cleaned) it is the birth.
+        A RESTORE removes rows but not the numbers, so the numbers of the restored version count. If that version is not
+        known (the entry names a time, or the log was cleaned), the birth counts.
         """
         if table is None or (epoch := table.transaction_version(self._app)) is None:
             return self._born()
@@ -114,16 +114,17 @@ class TableLog:
         return Marker(self._job, self._sink, f"{lineage:x}"[1:], epoch, 0, f"{token:x}"[1:])
 
     def append(self, table: DeltaTable, marker: Marker, actions: list[AddAction | RemoveAction]) -> str:
-        """Put an entry right after the table's version, or none; return why it may be missing: then look again.
+        """Append an entry as the next version of this table, or none; return why it may be missing, empty on success.
 
-        Another entry may have that version, or the answer was lost. It is durable once it is synced.
+        Another entry may have that version, or the answer was lost: then read the table again. The entry is durable
+        after `sync`.
         """
         numbers = {"": marker.epoch, ":version": table.version() + 1}
         numbers |= {":lineage": int("1" + marker.lineage, 16), ":token": int("1" + marker.token, 16)}
         now = int(time.time() * 1000)
         entry = CommitProperties(
             {"userMetadata": f"{self._app} epoch {marker.epoch}"},
-            max_commit_retries=0,  # else deltalake puts it behind what came in between
+            max_commit_retries=0,  # else deltalake puts it after entries of others
             app_transactions=[Transaction(self._app + name, number, now) for name, number in numbers.items()],
         )
         hooks, by = PostCommitHookProperties(False, False), table.metadata().partition_columns
@@ -137,10 +138,9 @@ class TableLog:
         return ""
 
     def sync(self, table: DeltaTable) -> None:
-        """Sync the log from its checkpoint on, what other writers put there, too: behind a gap no entry counts.
+        """Sync the log from its checkpoint on, other writers' entries included, because no entry counts after a gap.
 
-        deltalake leaves its files to the system, which may lose them in a power cut. A store keeps what it
-        answered for.
+        deltalake does not sync its files, so a power cut may lose them. A store keeps each object that it acknowledged.
         """
         if isinstance(self._log, ObjectPath):
             return
@@ -152,7 +152,7 @@ class TableLog:
                 with suppress(FileNotFoundError), open(self._log / name, "rb") as file:
                     os.fsync(file.fileno())
             sync_folders([self._log, self._root])
-        except OSError as error:  # a second sync would say that all is well
+        except OSError as error:  # a second sync could succeed although data is lost
             why = f"{error}: visible rows may be lost in a power cut"
             raise Fatal(
                 f"{self._log} can't be synced", why=why, next="check its disk, then start the job again"
@@ -160,9 +160,9 @@ class TableLog:
         self._synced = table.version()
 
     def shorten(self) -> None:
-        """Make a checkpoint where one is due; entries that are old enough go once it is on disk.
+        """Make a checkpoint if one is due. Once it is durable, remove old entries.
 
-        The table is opened only then: that reads the names of all its files, which takes long where there are many.
+        Only then is the table opened, because that reads the names of all its files, and can take long.
         """
         if self._seen < self._due or (table := self.table()) is None:
             return
@@ -179,10 +179,10 @@ class TableLog:
             table.cleanup_metadata()
 
     def _known(self) -> DeltaTable | None:
-        """Return the table that was opened, with the entries that came since. None: it has to be opened again.
+        """Return the table that was opened, with the entries since then; None if it must be opened again.
 
-        The log must have the entry that it was opened at, byte by byte. An entry names its time and files, or the
-        table's random id: no other history has the same.
+        The log must still hold the entry of that version, byte by byte. No other history has the same entry, because an
+        entry names its time and files, or the table's random id.
         """
         if self._opened is None or self._entry(self._opened[0].version()) != self._opened[1]:
             return None
@@ -219,7 +219,7 @@ class TableLog:
 
 
 def _options(root: AnyPath) -> dict[str, str] | None:
-    """Return what deltalake needs beside the environment: entries that overwrite none, and botocore's endpoint."""
+    """Return deltalake's options beside the environment: conditional writes of entries, and botocore's endpoint."""
     if isinstance(root, Path):
         return None
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")

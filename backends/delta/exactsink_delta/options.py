@@ -38,6 +38,6 @@ class DeltaOptions(BackendOptions):
         if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", path):
             return f"s3://{url[1]}"
         if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
-            raise ValueError("give a local folder or s3://bucket/path: other stores are not proven here")
+            raise ValueError("give a local folder or s3://bucket/path: other stores are not supported")
         folder = (info.context or {}).get("folder") or "."  # of the job's file
         return os.path.realpath(Path(folder) / Path(path).expanduser())

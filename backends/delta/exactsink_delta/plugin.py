@@ -11,7 +11,7 @@ __all__ = ["exactsink_backends"]
 
 @hookimpl
 def exactsink_backends() -> Sequence[BackendSpec]:
-    """Bring `delta`."""
+    """Return the one backend of this package."""
     return [
         BackendSpec(
             "delta",

@@ -1,4 +1,4 @@
-"""What preflight finds: a table's columns beside the rows', and what a table asks of its writers."""
+"""Preflight: compare a table's columns with the rows', and check the table's requirements for writers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from exactsink.contract import Finding
 __all__ = ["added", "arrow_schema", "delta_columns", "misfits", "new_table_problems", "table_problems"]
 
 _FEATURES = {"appendOnly", "changeDataFeed", "checkConstraints", "generatedColumns", "invariants", "timestampNtz"}
-"""What a table may ask of its writers. The rules that some of these allow are looked for one by one."""
+"""Features that a table may require of its writers. Rules that some of them allow are checked one by one."""
 
 _RULES = re.compile(r"delta\.(constraints\.|columnMapping\.mode|generationExpression|invariants|identity\.)")
 _PARTITION_TYPES = (pa.types.is_string, pa.types.is_integer, pa.types.is_date, pa.types.is_boolean)
@@ -26,17 +26,17 @@ _KEPT: Mapping[str, tuple[Literal["error", "warning"], str, str]] = {
     "delta.logRetentionDuration": ("warning", "30 days", "a RESTORE of the table may not be seen"),
     "delta.deletedFileRetentionDuration": ("warning", "7 days", "VACUUM may delete an epoch that is not committed yet"),
 }
-"""What a table keeps for how long: how bad it is if the job may pause for longer, Delta's default, and why."""
+"""Durations in a table's settings. If the job may pause for longer: the severity, Delta's default, and the reason."""
 
 
 def table_problems(table: DeltaTable, partition_by: Sequence[str], pause: float) -> Iterator[Finding]:
-    """Find what the table asks for that a plain writer does not give, and what it does not keep for `pause` seconds."""
+    """Find requirements of the table that this writer does not meet, and durations shorter than `pause` seconds."""
     settings = table.metadata().configuration
     rules = [key for key, value in settings.items() if _RULES.match(key) and value != "none"]
     rules += [f"{key} of column {f.name}" for f in table.schema().fields for key in f.metadata if _RULES.match(key)]
     rules += sorted({*(table.protocol().writer_features or ())} - _FEATURES)
     for rule in rules:
-        yield Finding("error", f"the table requires this of its writers: {rule}", "write to one without it")
+        yield Finding("error", f"the table requires this of its writers: {rule}", "write to a table without it")
     by = table.metadata().partition_columns
     if partition_by and list(partition_by) != by:
         yield Finding("error", f"the table is partitioned by {by}", "leave partition_by out")
@@ -45,25 +45,23 @@ def table_problems(table: DeltaTable, partition_by: Sequence[str], pause: float)
         kept = settings.get(key) or default
         if kept and _seconds(kept) < pause:
             needed = f"'{key}' = 'interval {-int(-pause // 86_400)} days'"
-            message = f"{key} is {kept}, and the job may pause for {pause:.0f} s: {why}"
+            message = f"{key} is {kept}, but the job may pause for {pause:.0f} s: {why}"
             yield Finding(severity, message, f"ALTER TABLE ... SET TBLPROPERTIES ({needed})")
 
 
 def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterator[Finding]:
-    """Find what a table for these rows can't have."""
+    """Find columns and partitions of these rows that a new table can't have."""
     columns, wrong = delta_columns(schema)
     yield from wrong
     yield from _partition_problems(columns, partition_by)
     lower = [name.lower() for name in columns.names]
     for name in columns.names:
         if _NO_NAME.search(name) or lower.count(name.lower()) > 1:
-            yield Finding(
-                "error", f"Delta can't have a column {name!r}, or not beside one of the same name", "rename it"
-            )
+            yield Finding("error", f"Delta can't have a column {name!r}, or not two of this name", "rename it")
 
 
 def added(schema: pa.Schema, table: DeltaTable) -> list[Field]:
-    """Return the columns of the rows that the table lacks, as Delta's."""
+    """Return the columns of the rows that the table lacks, with Delta's types."""
     there = {field.name.lower() for field in table.schema().fields}
     columns = Schema.from_arrow(delta_columns(schema)[0]).fields
     return [Field(each.name, each.type) for each in columns if each.name.lower() not in there]
@@ -72,9 +70,9 @@ def added(schema: pa.Schema, table: DeltaTable) -> list[Field]:
 def misfits(
     schema: pa.Schema, table: DeltaTable, inside: Sequence[str] | None = None, *, adds: bool = False
 ) -> Iterator[Finding]:
-    """Compare rows with the table's columns. With `adds`, columns that it lacks are only announced.
+    """Compare the rows' columns with the table's. With `adds`, a column that the table lacks is only a warning.
 
-    For a file's columns, `inside` are the partition columns that it leaves out.
+    For a file, `inside` names the partition columns that it leaves out.
     """
     columns, wrong = delta_columns(schema)
     yield from wrong
@@ -102,12 +100,12 @@ def misfits(
 
 
 def arrow_schema(table: DeltaTable) -> pa.Schema:
-    """Return the table's columns as Arrow's."""
+    """Return the table's columns with Arrow's types."""
     return pa.schema(table.schema().to_arrow())
 
 
 def delta_columns(schema: pa.Schema) -> tuple[pa.Schema, list[Finding]]:
-    """Return columns as a Delta table has them, and a finding for each that it can't have."""
+    """Return columns with Delta's types, and a finding for each column that a Delta table can't have."""
     fields, wrong = list[pa.Field](), list[Finding]()
     for field in schema:
         kept = field.with_type(_in_utc(field.type)).remove_metadata()
@@ -115,7 +113,7 @@ def delta_columns(schema: pa.Schema) -> tuple[pa.Schema, list[Finding]]:
             if pa.types.is_null(field.type):
                 raise ValueError
             fields += pa.schema(Schema.from_arrow(pa.schema([kept])).to_arrow())
-        except Exception:  # deltalake has no class of its own for it
+        except Exception:  # deltalake has no class for this error
             fix = f"cast {field.name}, or leave it out"
             wrong.append(Finding("error", f"Delta has no type for column {field.name}, {field.type}", fix))
     return pa.schema(fields), wrong
@@ -131,7 +129,7 @@ def _partition_problems(columns: pa.Schema, by: Sequence[str]) -> Iterator[Findi
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return a type with its timestamps as Delta has them: microseconds, in UTC where they have a zone."""
+    """Return a type with Delta's timestamps: microseconds, in UTC if they have a zone."""
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz and "UTC")
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):

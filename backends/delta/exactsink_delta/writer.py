@@ -60,9 +60,9 @@ class _Part:
 
 
 class DeltaWriter(Writer):
-    """A task attempt's files, `TXN.N.parquet` with N from 0 on, and a record of it, by which a sweep finds them.
+    """Write a task attempt's files, `TXN.N.parquet` with N from 0 on, and a record, by which a sweep finds the files.
 
-    They lie side by side, whatever their partition: in Delta the log says which one a file belongs to.
+    All files are in one folder, whatever their partition: in Delta, the log assigns a file to its partition.
     """
 
     def __init__(self, root: AnyPath, txn: Txn, ticket: pa.Schema) -> None:
@@ -77,7 +77,7 @@ class DeltaWriter(Writer):
                 if isinstance(self._record, ObjectPath):
                     self._record.create(b"")
                 else:
-                    new_file(self._record).close()  # first: no file of ours is without it
+                    new_file(self._record).close()  # first, so that each file of ours has a record
             except FileNotFoundError:
                 why, fix = "the driver made it", "set path to a folder that the driver and all executors share"
                 raise Fatal(f"{self._record.parent} does not exist on this executor", why=why, next=fix) from None
@@ -112,7 +112,7 @@ class DeltaWriter(Writer):
     def abort(self) -> None:
         with answering(self._root):
             for part in self._parts.values():
-                with suppress(OSError):  # a full disk: it has no room for the footer either
+                with suppress(OSError):  # a full disk has no room for the footer
                     part.parquet.close()
                 part.file.close()
             remove(self._root, self._txn.id)
@@ -135,7 +135,7 @@ class DeltaWriter(Writer):
         self._waiting_bytes = 0
 
     def _divided(self, rows: pa.Table) -> Iterator[tuple[tuple[str | None, ...], pa.Table]]:
-        """Divide rows by their partition, each in their order; the partition's columns are left out."""
+        """Divide rows by their partition, in their order, without the partition columns."""
         by = self._partition_by
         if not by:
             yield (), rows
@@ -146,7 +146,7 @@ class DeltaWriter(Writer):
 
 
 def fit_for(ticket: pa.Schema) -> Callable[[pa.RecordBatch], pa.Table]:
-    """Return what gives rows the types of the table's columns. It raises ValueError for what a column can't hold."""
+    """Return a function that casts rows to the table's columns. It raises ValueError for a value that does not fit."""
     columns, partition_by = ticket.remove_metadata(), partitions_of(ticket)
 
     def fit(batch: pa.RecordBatch) -> pa.Table:
@@ -160,23 +160,23 @@ def fit_for(ticket: pa.Schema) -> Callable[[pa.RecordBatch], pa.Table]:
 
 
 def partitions_of(ticket: pa.Schema) -> list[str]:
-    """Return the columns that the table is partitioned by."""
+    """Return the table's partition columns."""
     names: list[str] = json.loads(ticket.metadata[b"partition_by"])
     return names
 
 
 def answering(root: AnyPath) -> AbstractContextManager[None]:
-    """Raise an OSError of the block as Retryable, or as Fatal where a store refuses whoever asks."""
+    """Raise an OSError of the block as Retryable, or as Fatal if a store refuses the credentials."""
     return storage_errors(root, f"{root} can't be used")
 
 
 def file_of(root: AnyPath, id: str, number: int) -> AnyPath:
-    """Name a participant's file."""
+    """Return the path of a participant's file."""
     return root / f"{id}.{number}.parquet"
 
 
 def files_of(root: AnyPath, id: str) -> list[AnyPath]:
-    """List a participant's files: their numbers have no gap."""
+    """List a participant's files. Their numbers have no gap."""
     return list(takewhile(lambda path: path.exists(), (file_of(root, id, number) for number in count())))
 
 
@@ -187,7 +187,7 @@ def columns_of(path: AnyPath) -> pa.Schema:
 
 
 def remove(root: AnyPath, id: str) -> None:
-    """Remove a participant's files, the last one first so that no gap comes up, and then its record. Idempotent."""
+    """Remove a participant's files, from last to first so that no gap appears, and then its record. Idempotent."""
     if isinstance(root, ObjectPath):  # a writer that was killed inside a large file leaves its upload
         for upload in root.uploads():
             if upload.name.startswith(f"{id}."):
@@ -198,9 +198,9 @@ def remove(root: AnyPath, id: str) -> None:
 
 
 def _statistics(footer: pq.FileMetaData) -> Mapping[str, Any]:
-    """Return what a file's footer knows of its columns, so that readers can pass over the file.
+    """Return the column statistics in a file's footer, by which readers can skip the file.
 
-    Left out are nested columns, and the bounds of what has another order in Parquet (floats, for NaN) or is long.
+    It leaves out nested columns, and bounds of values that are long or have another order in Parquet (floats: NaN).
     """
     low, high, nulls = dict[str, Any](), dict[str, Any](), dict[str, int]()
     for place in range(min(footer.num_columns, _INDEXED_COLUMNS)):
@@ -220,7 +220,7 @@ def _statistics(footer: pq.FileMetaData) -> Mapping[str, Any]:
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value as Delta's log has it."""
+    """Return a value as text in the form of Delta's log."""
     if value is None:
         return None
     if isinstance(value, datetime):

@@ -1,17 +1,17 @@
-"""The `files` backend: Parquet, JSON lines or CSV, in a folder or in S3; an epoch's files appear when it is decided.
+"""The `files` backend: Parquet, JSON lines or CSV, in a folder or a store; an epoch's files appear when it is decided.
 
-The way of a row, and then of its vote:
+The modules, in the order in which a row, and then its vote, passes them:
 
 - `plugin`: announces the backend.
-- `backend`: the options, and what the backend says of itself. Formats, partition folders and sizes are shared with
-  other stores of files: `exactsink.toolkit.tabular`.
-- `writer`: a task attempt's hidden files, sealed by its vote; `upload_files`: the same as parts of uploads to S3.
-- `votes`: what it says.
-- `committer`: its files get their final names, or go; what the sweep finds. `places` is what it asks of where they are:
-  `folders` with `links` on a file system or `renames` on an SFTP server, `uploads` in S3.
-- `s3`: the calls on a store; `preflight_s3` tries them.
-- `marks`: what the target's folder proves of it, and of the journal that feeds the folder.
-- `manifests`: which files each epoch has, folded by the hundred.
+- `backend`: the options and traits. Formats, partition folders and sizes are shared with other backends that write
+  files: `exactsink.toolkit.tabular`.
+- `writer`: a task attempt's hidden files, sealed by its vote; `upload_files`: the same as parts of uploads to a store.
+- `votes`: the content of a vote.
+- `committer`: gives files their final names, or removes them, and lists them for the sweep. `places` is its interface
+  to the files' place: `folders` with `links` on a file system or `renames` on a server, `uploads` in a store.
+- `stores`: the interface to an object store, with `s3`, `gcs` and `azure`; `preflight_stores` tries their calls.
+- `marks`: the marks in the target's folder: which journal writes to it, and up to which epoch.
+- `manifests`: the files of each epoch, merged into one file per 100 epochs.
 - `snapshots`: the exact files of an epoch, for any reader; `commands`: the same for a shell.
 - `conformance`: targets for the conformance kit.
 """

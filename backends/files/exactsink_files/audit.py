@@ -1,4 +1,4 @@
-"""Hold the files that were voted for against those that stand: for `exactsink verify`."""
+"""Compare the files in the target with the votes, for `exactsink verify`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["audited"]
 
 
 def audited(root: AnyPath, voted: Mapping[int, Sequence[VotedFile]], *, deep: bool) -> dict[int, Audit]:
-    """Count the rows of the epochs' files that stand as they were voted for: by their sizes and Parquet's own counts.
+    """Count the rows of each epoch's files that equal their votes, by size and by Parquet's own count of rows.
 
-    `deep` reads each, and compares its SHA-256.
+    Reads only. `deep` reads every file whole, and compares its SHA-256.
     """
     found = {}
     for epoch, files in voted.items():
@@ -34,7 +34,7 @@ def audited(root: AnyPath, voted: Mapping[int, Sequence[VotedFile]], *, deep: bo
 
 
 def _damage(path: AnyPath, file: VotedFile, *, deep: bool) -> str:
-    """Return what is wrong with a file, empty when nothing is."""
+    """Return how a file differs from its vote; empty if it does not."""
     try:
         if (size := bytes_of(path)) != file.size:
             return f"{path} has {size} bytes instead of {file.size}"

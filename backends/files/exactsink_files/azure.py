@@ -1,7 +1,7 @@
-"""What the backend asks of Azure Blob Storage: blocks of a blob, which nobody sees until they are committed.
+"""The calls on Azure Blob Storage. An upload is a blob's blocks, which nobody sees until they are committed.
 
-The service has no upload to begin or to abort. An upload is a name that its blocks' ids begin with, and a blob has one
-writer. An abort makes an empty blob of the name, which takes all blocks with it, and removes it again.
+The service can neither begin nor abort an upload. So an upload is a prefix of its blocks' ids, and a blob has one
+writer. An abort commits an empty blob of that name, which drops all blocks, and then removes the blob.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Azure"]
 
 _DAY = 86_400
 _KEPT_SECONDS = 7 * _DAY
-"""How long the service keeps blocks that nobody commits."""
+"""How long the service keeps uncommitted blocks."""
 _ABORTED = "exactsink_aborted"
 _GIVE = (
     "give the account's key, a SAS or the role Storage Blob Data Contributor for {root}: set AZURE_STORAGE_ACCOUNT and "
@@ -39,9 +39,9 @@ class Azure(Store):
     ends_by = "the service, a week after the last block came,"
 
     def create(self, key: str, metadata: Mapping[str, str]) -> str:
-        """Name an upload, for one participant and one call of its writer."""
-        whose = hashlib.sha256(repr(sorted(metadata.items())).encode()).hexdigest()[:16]
-        return f"{whose}{secrets.token_hex(8)}"
+        """Return a new name for an upload of this participant."""
+        owner = hashlib.sha256(repr(sorted(metadata.items())).encode()).hexdigest()[:16]
+        return f"{owner}{secrets.token_hex(8)}"
 
     def put_part(self, key: str, upload: str, number: int, data: bytes) -> Part:
         part = Part(number, len(data), _block(upload, number))
@@ -49,7 +49,7 @@ class Azure(Store):
         return part
 
     def sealed(self, key: str, upload: str, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Look whether all blocks are there: a sweep may have taken those that were sent first."""
+        """Check that all blocks are there, because a sweep may have removed the first ones."""
         if self.parts(key, upload) != list(parts):
             raise OSError(errno.ECANCELED, f"blocks of {upload} are gone: a sweep removed them", key)
         return tuple(parts)
@@ -61,9 +61,9 @@ class Azure(Store):
         return _PROOFS.get(store_code(error), "")
 
     def abort(self, key: str, upload: str) -> None:
-        """Take the blocks away by an empty blob, and remove it: that one only, never a file.
+        """Drop the blocks by committing an empty blob, then remove that blob, never a file. Idempotent.
 
-        Whoever died in between has left it, with what it is in its metadata.
+        If a process died in between, the empty blob is still there, and its metadata identify it.
         """
         try:
             etag = self._commit(key, [], {_ABORTED: "1"})
@@ -98,16 +98,16 @@ class Azure(Store):
 
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
         if (pause := ctx.longest_pause_seconds) > _KEPT_SECONDS:
-            message = f"{root}: the service deletes uncommitted blocks after 7 days, and the job may pause for"
+            message = f"{root}: the service deletes uncommitted blocks after 7 days, but the job may pause for"
             yield Finding("error", f"{message} {pause / _DAY:g}", "set the job's longest_pause to 7 days or less")
 
     def refused(self, error: OSError, root: str) -> str:
         if error.errno == errno.EACCES:
             return _GIVE.format(root=root)
-        return "look at the store, and at AZURE_STORAGE_ACCOUNT or AZURE_STORAGE_CONNECTION_STRING"
+        return "check the store, and AZURE_STORAGE_ACCOUNT or AZURE_STORAGE_CONNECTION_STRING"
 
     def _commit(self, key: str, blocks: Sequence[str], metadata: Mapping[str, str]) -> str:
-        """Make a blob of blocks, unless one has the name; return its ETag. Metadata's names are identifiers here."""
+        """Make a blob of blocks, unless the name is taken; return its ETag. Names of metadata must be identifiers."""
         named = {name.replace("-", "_"): value for name, value in metadata.items()}
         listed = [BlobBlock(block) for block in blocks]
         answer = self._fs.call(

@@ -1,4 +1,4 @@
-"""The `files` backend: its options, and what it says of itself."""
+"""The `files` backend: its options and its traits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _BUCKETS = {
         "abfss://container@account.dfs.core.windows.net/path, or az://container/path",
     ),
 }
-"""Stores: what follows the slashes in a URL, and how one is written."""
+"""By store: the pattern of a URL's host, and an example of a URL."""
 
 
 class FilesOptions(TabularOptions):
@@ -75,7 +75,7 @@ class FilesOptions(TabularOptions):
             return _server_url(scheme, url["host"] or "", url["path"])
         if scheme != "file":
             known = ", ".join(f"{each}://" for each in (*_BUCKETS, "sftp", "webhdfs"))
-            raise ValueError(f"{scheme}: is not proven here: give a local path, or one on {known}")
+            raise ValueError(f"{scheme}: is not supported: give a local path, or a URL that begins with {known}")
         if not path:
             raise ValueError("give the folder that the files go to")
         return real_path(path, info.context)
@@ -91,7 +91,7 @@ class FilesOptions(TabularOptions):
     def _columns_have_names(self) -> FilesOptions:
         if self.format == "csv" and self.on_schema_change == "add_columns":
             raise ValueError(
-                'readers of CSV take columns by their place, so added ones are misread: set on_schema_change = "allow"'
+                'CSV has columns by position, so readers would misread new ones: set on_schema_change = "allow"'
             )
         return self
 
@@ -103,12 +103,12 @@ class FilesOptions(TabularOptions):
 
     @property
     def in_s3(self) -> bool:
-        """Return whether the files go to S3."""
+        """Return whether the target is in S3."""
         return self.path.startswith("s3://")
 
     @property
     def in_store(self) -> bool:
-        """Return whether the files go to an object store."""
+        """Return whether the target is in an object store."""
         return object_scheme(self.path) in _BUCKETS
 
 
@@ -130,10 +130,10 @@ def _server_url(scheme: str, host: str, path: str) -> str:
 
 
 def store_of(root: ObjectPath) -> Store:
-    """Return the calls of a target in an object store."""
+    """Return the store of a target, with its calls."""
     if root.scheme == "s3":
         return S3(root)
-    if root.scheme == "gs":  # a library is installed where its paths are used
+    if root.scheme == "gs":  # imported here: its library may not be installed
         from exactsink_files.gcs import Gcs
 
         return Gcs(root)
@@ -143,7 +143,7 @@ def store_of(root: ObjectPath) -> Store:
 
 
 class FilesBackend(TabularBackend):
-    """Files that get their names after the decision; each appears whole, an epoch's files one after another."""
+    """Write files that get their final names after the decision. Each appears whole, an epoch's files one by one."""
 
     Options = FilesOptions
     options: FilesOptions
@@ -162,7 +162,7 @@ class FilesBackend(TabularBackend):
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Name a store of one's own that is reached directly; its library tries for 20 s."""
+        """Return the address of an S3 server that is set and reached without a proxy; its library tries for 20 s."""
         environ = os.environ
         given = self.options.endpoint_url or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
         if not self.options.in_s3 or not given or getproxies():
@@ -172,7 +172,7 @@ class FilesBackend(TabularBackend):
 
     @property
     def traits(self) -> Traits:
-        """A bucket's rule, its service, or a person, may drop uploads."""
+        """Return traits: a rule of the bucket, its service, or a person may drop uploads, and with them votes."""
         lost = self.options.in_store
         return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True, appends=True)
 
@@ -196,7 +196,7 @@ class FilesBackend(TabularBackend):
 
     @property
     def root(self) -> AnyPath:
-        """Return the folder that the files go to, as the options say how to come there. Raises ConfigError."""
+        """Return the target's folder, with the connection that the options set. Raises ConfigError."""
         return self._root(self.options.path)
 
     def _root(self, root: str) -> AnyPath:

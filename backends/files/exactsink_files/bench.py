@@ -21,7 +21,7 @@ __all__ = ["FolderTarget", "targets"]
 
 
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
-    """Return the ways to write files."""
+    """Return a target for each format, or for the sink's own options."""
     if options is None:
         return {name: FolderTarget(name) for name in ("parquet", "json")}
     assert isinstance(options, FilesOptions)
@@ -30,7 +30,7 @@ def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
 
 @dataclass(frozen=True)
 class FolderTarget(BenchTarget):
-    """A folder: beside the user's where there is one, so on its file system."""
+    """A folder beside the user's, if there is one, so that it is on the same file system."""
 
     format: str
     given: FilesOptions | None = None
@@ -55,7 +55,7 @@ class FolderTarget(BenchTarget):
 
 @dataclass
 class _FilesReader(BenchReader):
-    """Counts the rows of the files that have their names: each file once, as none is changed."""
+    """Counts the rows of visible files; each file once, because files never change."""
 
     folder: Path
     format: str
@@ -64,7 +64,7 @@ class _FilesReader(BenchReader):
 
     def rows(self) -> int:
         for where, folders, names in os.walk(self.folder):
-            folders[:] = [name for name in folders if name != "_exactsink"]  # what is there may go while it is listed
+            folders[:] = [name for name in folders if name != "_exactsink"]  # its entries may go while it is listed
             for path in (Path(where, name) for name in names if name.endswith(f".{self.format}")):
                 if path not in self.counted:
                     self.counted[path] = self._rows_of(path)

@@ -1,4 +1,4 @@
-"""`exactsink files ...`: what a target holds, exactly."""
+"""`exactsink files ...`: the exact files of a target."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _partial = click.option("--partial", is_flag=True, help="Leave out epochs that h
 
 def commands(open_job: OpenJob) -> click.Group:
     """Return the group of commands."""
-    group = click.Group("files", help="Read what files sinks have written, exactly.")
+    group = click.Group("files", help="List the exact files that files sinks have written.")
 
     @group.command("list")
     @click.argument("target", metavar="PATH_OR_JOB")

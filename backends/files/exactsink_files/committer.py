@@ -1,7 +1,7 @@
-"""The driver's side: how a vote's files get their final names, or go, and what proves it.
+"""The driver's side: give a vote's files their final names, or remove them, and prove which.
 
-Every step can be the last one of a killed process, and another process may be at the same step: what was done is
-read off the target alone. How files get their names is their place's part.
+A process can be killed after every step, and another process may be at the same step. So the committer reads the state
+from the target alone. `places` gives the names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["FilesCommitter"]
 
 
 class FilesCommitter(Committer):
-    """Commit files where they are; marks around it prove what was committed."""
+    """Commit files in their place. Marks before and after it prove which files were committed."""
 
     def __init__(
         self,
@@ -68,15 +68,15 @@ class FilesCommitter(Committer):
                 "error",
                 f"{self._root} does not keep apart names of folders that differ only in {self._place.folds}: rows "
                 f"could come back with another value of partition column {texts[0]}",
-                "set path to a file system that keeps them apart, or leave the column out of partition_by; if its "
-                "values never differ only so, set allow_folded_names = true",
+                "set path to a file system that keeps them apart, or leave the column out of partition_by; if no two "
+                "of its values differ only in this, set allow_folded_names = true",
             )
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
         yield from self._place.problems(self._ctx)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        """Make the folders. They are durable when it returns, whoever made them."""
+        """Make the folders. Idempotent. They are durable when it returns, also if another process made them."""
         if not self._made:
             with explained(self._root):
                 self._place.prepare()
@@ -85,21 +85,22 @@ class FilesCommitter(Committer):
         return self._place.ticket()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        """Name all files, and only then drop the temp names; before the first name, and after the last, mark it.
+        """Name all files, and only then drop the temp names. It writes marks before the first name and after the last.
 
-        In what has a file missing nothing is named: should its rows be written again, none would come twice.
+        Idempotent, from any process. If a participant lacks a file, none of its files is named, so that its rows are
+        not doubled when they are written again.
         """
         votes = self._votes(committables)
         with explained(self._root):
             found = self._place.look(votes)
             missing = found.missing
-            # In this order: who drops a temp name has marked the epoch before.
+            # After the look: a process marks the epoch before it drops a temp name.
             standing = self._check_held(epoch)
             lost = {name for name, vote in votes.items() if name in missing and self._lost(epoch, name, vote, standing)}
             outcomes: dict[str, Outcome] = {name: Lost(missing[name]) for name in lost}
             whole = {n: vote for n, vote in votes.items() if n not in missing and not standing.proves(epoch, n)}
             if whole.keys() != votes.keys() - missing.keys():
-                self._marks.sync()  # a proof of another process: temp names go on its ground
+                self._marks.sync()  # another process's proof must be durable before temp names go
             if whole:
                 tokens = [c.txn.token for c in committables if c.txn.id not in lost]
                 kept = {n: v for n, v in votes.items() if n not in lost}
@@ -114,13 +115,13 @@ class FilesCommitter(Committer):
         votes = self._votes(committables)
         with explained(self._root):
             found = self._place.look(votes)
-            stands = self._check_held(epoch)  # in this order, as in `commit`
-            rest = {name: vote for name, vote in votes.items() if not stands.proves(epoch, name)}
+            standing = self._check_held(epoch)  # after the look, as in `commit`
+            rest = {name: vote for name, vote in votes.items() if not standing.proves(epoch, name)}
             whole = {name: vote for name, vote in rest.items() if name not in found.missing}
             answers: dict[str, Standing] = dict.fromkeys(votes, AlreadyCommitted())
             answers |= {name: _standing(files) for name, files in self._place.standings(whole).items()}
             for name in rest.keys() - whole.keys():
-                lost = self._never_named(epoch, name, votes[name], stands)
+                lost = self._never_named(epoch, name, votes[name], standing)
                 answers[name] = Lost(found.missing[name]) if lost else Unknown(found.missing[name])
             return list((answers | self._proven_since(epoch, answers)).values())
 
@@ -130,7 +131,7 @@ class FilesCommitter(Committer):
             return [] if txn is None else self._place.holds(txn)
 
     def _votes(self, committables: Sequence[Committable]) -> dict[str, VotedFiles]:
-        """Read votes, by participant. Raises Fatal for one that is not its own participant's."""
+        """Read votes, by participant. Raises Fatal if a vote names files that are not its participant's own."""
         votes = {committable.txn.id: VotedFiles.load(committable) for committable in committables}
         for committable in committables:
             votes[committable.txn.id].check_own(self._ctx, committable.txn, self._place.root)
@@ -139,9 +140,9 @@ class FilesCommitter(Committer):
     def _settled(
         self, epoch: int, votes: Mapping[str, VotedFiles], outcomes: Mapping[str, Outcome], missing: Mapping[str, str]
     ) -> Sequence[Outcome]:
-        """Return each vote's outcome; what is missing may have been named, and moved by a user, since the look at it.
+        """Return each vote's outcome. A missing file may have been named, and moved by a user, since the look.
 
-        What is left of an Unknown is evidence.
+        The temp files of an Unknown stay, as evidence.
         """
         final = {name: outcomes.get(name, Unknown(missing.get(name, ""))) for name in votes}
         if proven := self._proven_since(epoch, final):
@@ -153,35 +154,35 @@ class FilesCommitter(Committer):
         return list(final.values())
 
     def _proven_since(self, epoch: int, found: Mapping[str, Outcome | Standing]) -> dict[str, AlreadyCommitted]:
-        """Return those found Unknown that are proven by now: named since they were looked at, and moved by a user."""
+        """Return the Unknown votes that a mark proves by now: their files were named since the look, and then moved."""
         unknown = [name for name, one in found.items() if isinstance(one, Unknown)]
-        stands = self._marks.read() if unknown else None
-        return {name: AlreadyCommitted() for name in unknown if stands is not None and stands.proves(epoch, name)}
+        now = self._marks.read() if unknown else None
+        return {name: AlreadyCommitted() for name in unknown if now is not None and now.proves(epoch, name)}
 
     def _check_held(self, epoch: int) -> FolderMark:
-        """Return what stands; unless it is what was held against the journal before, that is to be done again."""
+        """Return the mark in the folder. Raises Retryable if it is not the mark that was compared with the journal."""
         standing = self._marks.read()
         mark = standing.mark
         if standing.epoch >= epoch and mark is not None:
             if mark.lineage != self._ctx.lineage:
                 raise LineageError(
                     f"sink {self._ctx.sink}: {self._root} holds {mark}",
-                    why=f"this journal is {self._ctx.lineage}: another one feeds the folder under the same job's name",
-                    next="give this job another name, or restore the journal that the folder belongs to",
+                    why=f"this journal is {self._ctx.lineage}, and another one writes there under the same job name",
+                    next="give this job another name and a new checkpoint, or restore the folder's own journal",
                 )
         elif self._held not in ("any", mark):
             raise Retryable(
                 f"sink {self._ctx.sink}: the mark in {self._root} is not the one that was read before",
-                why=f"it was {self._held}, and is {mark}",
-                next="start the job again, which reads it again",
+                why=f"it was {self._held}, and is {mark} now",
+                next="start the job again: the start compares it with the journal",
             )
         return standing
 
     def _lost(self, epoch: int, name: str, vote: VotedFiles, standing: FolderMark) -> bool:
-        """Return whether none of a vote's files was ever named, nor can be: what is left of them is removed first.
+        """Return whether none of a vote's files was ever named, nor can be; remove the remaining temp files first.
 
-        The proof is a mark that the journal knows, in which the participant is not: before marks were kept, there was
-        none to be in. A file that is there, but is not what was voted for, is no loss.
+        The proof is a mark that fits the journal and does not name the participant. (Releases before marks leave no
+        such proof.) A file that exists but differs from the vote is not lost.
         """
         if not self._never_named(epoch, name, vote, standing):
             return False
@@ -189,7 +190,7 @@ class FilesCommitter(Committer):
         return not self._marks.read().names(epoch, name) and not self._place.shows(vote)
 
     def _never_named(self, epoch: int, name: str, vote: VotedFiles, standing: FolderMark) -> bool:
-        """Return whether something of a vote is gone, and none of its files was ever named."""
+        """Return whether a file of a vote is gone, and none of its files was ever named."""
         gone = self._place.gone(vote)
         return isinstance(self._held, Mark) and gone and not (standing.names(epoch, name) or self._place.shows(vote))
 
@@ -222,7 +223,7 @@ class FilesCommitter(Committer):
             return self._place.in_doubt(self._ctx)
 
     def close(self) -> None:
-        """Hold nothing, so close nothing."""
+        """Do nothing: the committer holds nothing open."""
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -230,12 +231,12 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _outcome(files: Sequence[Outcome]) -> Outcome:
-    """Fold a participant's files into its outcome."""
+    """Combine the outcomes of a participant's files."""
     return _unknown(files) or (Committed() if Committed() in files else AlreadyCommitted())
 
 
 def _standing(files: Sequence[Standing]) -> Standing:
-    """Fold how a participant's files stand."""
+    """Combine the standings of a participant's files."""
     return _unknown(files) or (Prepared() if Prepared() in files else AlreadyCommitted())
 
 

@@ -1,4 +1,4 @@
-"""Targets of the `files` backend for the conformance kit: one per format, of several files a participant and of one."""
+"""Targets of the `files` backend for the conformance kit: one per format, with one or several files per participant."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def targets() -> Mapping[str, ConformanceTarget]:
 
 @dataclass(frozen=True)
 class FilesTarget(ConformanceTarget):
-    """A folder. A row was applied as often as it stands in visible files."""
+    """A folder. A row was applied as often as it occurs in visible files."""
 
     format: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -57,7 +57,7 @@ class FilesTarget(ConformanceTarget):
         if self.format == "csv":
             lines = [f"{row['id']},{row['kind']},{row['amount']}" for row in rows.to_pylist()]
             return pa.table({",".join(rows.column_names): lines})
-        if self.format == "json":  # whose floats the JVM writes
+        if self.format == "json":  # the JVM writes its floats
             text = rows["amount"].combine_chunks().cast(pa.string())
             return rows.set_column(2, "amount", pa.StructArray.from_arrays([text], ["value"]))
         return rows
@@ -68,12 +68,12 @@ class FilesTarget(ConformanceTarget):
         return [_ids_of(path.name, path.read_bytes()) for path in sorted(paths)]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the temp files, as a person may who takes them for rubbish."""
+        """Remove the temp files, as a person may who considers them rubbish."""
         for committable in committables:
             shutil.rmtree(folder / "lake" / "_exactsink" / committable.txn.id)
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Remove the temp files, the files that have their final names, and the marks."""
+        """Remove the temp files, the named files and the marks."""
         for committable in committables:
             for path in (folder / "lake").rglob("*"):
                 if path.is_file() and committable.txn.id in str(path):

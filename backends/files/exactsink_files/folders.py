@@ -1,4 +1,4 @@
-"""What a folder and an SFTP server have in common: a participant's files wait in a folder of their own, hidden below
+"""The common part of folders and SFTP servers: a participant's files are in a folder of their own, hidden below
 `_exactsink`, until each gets its final name, which never replaces a file.
 """
 
@@ -29,13 +29,13 @@ from exactsink_files.votes import VotedFile, VotedFiles, own_txn, temp_folder, t
 __all__ = ["TRIES", "Folders"]
 
 TRIES = 100
-"""How often a step is tried that other processes undo."""
+"""How often a step is tried if other processes undo it."""
 
 _Path = TypeVar("_Path", Path, ObjectPath)
 
 
 class Folders(FilePlace, Generic[_Path]):
-    """Files that wait in folders. How a file is looked at, named and removed is the subclass's part."""
+    """Files that wait in folders. The subclass looks at files, names and removes them."""
 
     def __init__(self, root: _Path) -> None:
         self.root = root
@@ -43,19 +43,19 @@ class Folders(FilePlace, Generic[_Path]):
 
     @abstractmethod
     def _look(self, path: _Path) -> Any | None:
-        """Look at a file; None where it is absent."""
+        """Look at a file; return None if it is absent."""
 
     @abstractmethod
     def _differs(self, temp: _Path, found: Any, file: VotedFile) -> str:
-        """Return how a hidden file that was found is not the voted one; empty where it may be."""
+        """Return how a hidden file differs from the voted one; empty if nothing shows a difference."""
 
     @abstractmethod
     def _name(self, temp: _Path, final: _Path) -> None:
-        """Name a hidden file, in folders that are made for it. Raises FileExistsError, FileNotFoundError."""
+        """Name a hidden file by its final name, and make the folders. Raises FileExistsError, FileNotFoundError."""
 
     @abstractmethod
     def _listed(self, folder: _Path, *, folders: bool = False) -> Mapping[str, tuple[int, float | None]]:
-        """List a folder's files, or its folders: sizes, and when each was made; nothing where it is absent."""
+        """List a folder's files, or its folders: size, and Unix seconds of the change; empty if it is absent."""
 
     @abstractmethod
     def _remove(self, folder: _Path) -> None:
@@ -74,7 +74,7 @@ class Folders(FilePlace, Generic[_Path]):
         self._remove(self._root / vote.folder)
 
     def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
-        """Name each file. The names are made durable for those participants that are there whole."""
+        """Name each file. Names are durable for each participant without an Unknown file."""
         outcomes = {name: [self._place(vote, file) for file in vote.files] for name, vote in votes.items()}
         unknown = {name for name, files in outcomes.items() if any(isinstance(outcome, Unknown) for outcome in files)}
         self._sync_finals([vote for name, vote in votes.items() if name not in unknown])
@@ -106,10 +106,10 @@ class Folders(FilePlace, Generic[_Path]):
         return self._root / f"{vote.folder}/{file.temp}"
 
     def _missing(self, vote: VotedFiles) -> str:
-        """Return what of a vote can't get its name, and why; empty when all of it can, or has it."""
+        """Return which files can't get their names, and why; empty if each can, or has its name."""
         found = []
         for file in vote.files:
-            waits = self._look(self._temp(vote, file))  # before the final name: that is given before the temp goes
+            waits = self._look(self._temp(vote, file))  # before the final name, which a file gets before its temp goes
             if waits is not None:
                 found.append(self._differs(self._temp(vote, file), waits, file))
             elif self._look(self._root / file.final) is None:
@@ -120,7 +120,7 @@ class Folders(FilePlace, Generic[_Path]):
         return f"both {self._temp(vote, file)} and its final name {self._root / file.final} are gone"
 
     def _place(self, vote: VotedFiles, file: VotedFile) -> Outcome:
-        """Name one file, or find that it has its name. Raises Fatal when a foreign file has that name."""
+        """Name one file, or find that it has its name. Raises Fatal if a foreign file has that name."""
         temp, final = self._temp(vote, file), self._root / file.final
         for _ in range(TRIES):
             waits = self._look(temp)  # before the final name, as above
@@ -128,7 +128,7 @@ class Folders(FilePlace, Generic[_Path]):
                 try:
                     self._name(temp, final)
                     return Committed()
-                except FileNotFoundError:  # another committer took the temp, or somebody the folder: look again
+                except FileNotFoundError:  # another committer took the temp, or the folder is gone: look again
                     continue
                 except FileExistsError:
                     pass
@@ -139,14 +139,14 @@ class Folders(FilePlace, Generic[_Path]):
         raise contended(f"can't give {temp} its final name {final}")
 
     def _stands(self, vote: VotedFiles, file: VotedFile) -> Standing:
-        """Find whether one file has its final name. Raises Fatal when a foreign file has it."""
-        waits = self._look(self._temp(vote, file))  # in this order, as above
+        """Find whether one file has its final name. Raises Fatal if a foreign file has it."""
+        waits = self._look(self._temp(vote, file))  # before the final name, as above
         if self._is_named(self._root / file.final, file, waits):
             return AlreadyCommitted()
         return Unknown(self._gone(vote, file)) if waits is None else Prepared()
 
     def _is_named(self, final: _Path, file: VotedFile, waits: Any | None) -> bool:
-        """Return whether a file has its final name; `waits` was found of its temp name. Raises Fatal for another's."""
+        """Return whether a file has its final name. `waits`: the look at its temp. Raises Fatal for a foreign file."""
         found = self._look(final)
         if found is None or self._is_same(found, waits):
             return found is not None
@@ -158,7 +158,7 @@ class Folders(FilePlace, Generic[_Path]):
         raise foreign_file(final, file)
 
     def _is_same(self, found: Any, waits: Any | None) -> bool:
-        """Return whether what has the final name is, for certain, what has the temp name."""
+        """Return whether the final name and the temp name surely belong to the same file."""
         return False
 
     def _sync_finals(self, votes: Sequence[VotedFiles]) -> None:
@@ -166,10 +166,10 @@ class Folders(FilePlace, Generic[_Path]):
         above = (str(folder) for vote in votes for file in vote.files for folder in Path(file.final).parents)
         try:
             sync_folders(self._root if folder == "." else self._root / folder for folder in above)
-        except SyncFailed as error:  # names can't be made again without a moment in which a reader misses them
+        except SyncFailed as error:  # names can't be made again unless readers miss them for a moment
             raise Fatal(
                 f"the names of files in {error.filename} can't be made durable",
                 why=f"{error.strerror}; the system may report the next try as done although these names are lost",
-                next="mount its file system again (or restart its machine), so that reads show what the disk "
-                "holds; then start the job again: nothing is lost",
+                next="mount its file system again (or restart its machine), so that reads come from the disk; then "
+                "start the job again: nothing is lost",
             ) from error

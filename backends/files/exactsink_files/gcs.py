@@ -1,7 +1,7 @@
-"""What the backend asks of Google Cloud Storage: hidden objects, of which one call makes the object of a name.
+"""The calls on Google Cloud Storage. An upload is hidden objects, from which one call composes the final object.
 
-`_exactsink/TXN.parts/NAME.NUMBER` is a part, and its generation says which one was voted for. They are listed, so that
-nothing else need list them, and end with the commit, or with a sweep.
+`_exactsink/TXN.parts/NAME.NUMBER` is a part, and the vote holds its generation. The store lists parts, so a participant
+writes no list of them. A commit or a sweep removes them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Gcs(Store):
         self._own = self.prefix if self.prefix.endswith("_exactsink/") else f"{self.prefix}_exactsink/"
 
     def create(self, key: str, metadata: Mapping[str, str]) -> str:
-        """Name an upload: the place of its parts."""
+        """Return the name of an upload: the common prefix of its parts."""
         return f"{metadata.get('exactsink-txn', 'try')}{_PARTS}{key.rpartition('/')[2]}"
 
     def put_part(self, key: str, upload: str, number: int, data: bytes) -> Part:
@@ -52,7 +52,7 @@ class Gcs(Store):
         return self._made(upload, number, f"{number:05d}", len(data), write, md5)
 
     def sealed(self, key: str, upload: str, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Compose parts until one call can take them all."""
+        """Compose parts until one call can compose all of them."""
         level = 0
         while len(parts) > _MOST_SOURCES:
             level += 1
@@ -78,7 +78,7 @@ class Gcs(Store):
         return {file.temp for file in files if listed.get(file.temp) == list(file.parts)}
 
     def unfinished(self, *, everywhere: bool) -> Sequence[Upload]:
-        """List all: their names are those of files, at the root, as participants are known by them."""
+        """List all uploads, under the names of files at the root, by which participants are recognized."""
         begun: dict[str, float] = {}
         for name, info in self._fs.objects(self.bucket, self._own, deep=True):
             if _PARTS in name:
@@ -102,11 +102,11 @@ class Gcs(Store):
                 yield key, info.modified or 0.0
 
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
-        """Find rules of the bucket that delete parts which wait, or keep those that are composed."""
+        """Find rules of the bucket that delete waiting parts, or keep composed ones."""
         try:
             bucket = self._fs.rules(self.bucket)
         except PermissionError:
-            fix = "allow their reading (storage.buckets.get), or check that none deletes below _exactsink/"
+            fix = "grant the right to read them (storage.buckets.get), or check that no rule deletes below _exactsink/"
             yield Finding("warning", f"{root}: the bucket's lifecycle rules can't be read", fix)
             return
         for rule in bucket.lifecycle_rules:
@@ -118,16 +118,16 @@ class Gcs(Store):
                 message = f"{root}: a lifecycle rule of the bucket deletes objects after {days} days"
                 fix = "exclude _exactsink/ from it, or set the job's longest_pause to fewer days"
                 yield Finding(
-                    "error", f"{message}, and the job may pause for {ctx.longest_pause_seconds / _DAY:g}", fix
+                    "error", f"{message}, but the job may pause for {ctx.longest_pause_seconds / _DAY:g}", fix
                 )
         if bucket.retention_period:
-            message = f"{root}: the bucket's retention policy keeps the parts of files that are committed"
+            message = f"{root}: the bucket's retention policy keeps the parts of committed files"
             yield Finding("error", message, "use a bucket without a retention policy")
 
     def refused(self, error: OSError, root: str) -> str:
         if error.errno == errno.EACCES:
             return _GIVE.format(root=root)
-        return "look at the store, and at GOOGLE_APPLICATION_CREDENTIALS"
+        return "check the store, and GOOGLE_APPLICATION_CREDENTIALS"
 
     def _composed(self, upload: str, level: int, group: tuple[int, Sequence[Part]]) -> Part:
         number, parts = group
@@ -138,7 +138,7 @@ class Gcs(Store):
     def _made(
         self, upload: str, number: int, suffix: str, size: int, make: Callable[[str], str], md5: str | None = None
     ) -> Part:
-        """Make a part. One that exists is of an earlier try, whose answer was lost: nobody else writes here."""
+        """Make a part. If it exists, the answer of an earlier try was lost, because nobody else writes here."""
         name = self._place(upload) + suffix
         try:
             generation = make(name)

@@ -1,4 +1,4 @@
-"""Files in a folder: hidden ones get their final names by hard links, which are atomic and never replace a file.
+"""Files in a folder: hidden files get their final names by hard links, which are atomic and never replace a file.
 
 Readers (Spark, pandas, pyarrow) skip `_exactsink`, and temp names match no `*.parquet`.
 """
@@ -23,11 +23,11 @@ from exactsink_files.votes import VotedFile, VotedFiles, temp_root
 
 __all__ = ["Links", "remove_folder"]
 
-_NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or no more of them for this file
+_NO_LINKS = NO_HARD_LINKS | {errno.EMLINK}  # or this file can't have another one
 
 
 class Links(Folders[Path]):
-    """A folder of a file system. A linked file keeps its hidden name, too, until the participant is dropped."""
+    """A folder of a file system. A linked file also keeps its hidden name until the participant is dropped."""
 
     def __init__(self, root: Path, file_mode: FileMode) -> None:
         super().__init__(root)
@@ -49,13 +49,13 @@ class Links(Folders[Path]):
 
     def prepare(self) -> None:
         folder = temp_root(self._root)
-        stands = folder.exists()
+        existed = folder.exists()
         make_folder(folder)  # readers of marks may enter
-        if self._file_mode == "group" and not stands:
+        if self._file_mode == "group" and not existed:
             os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) | 0o2070)
 
     def ticket(self) -> bytes:
-        """Return the root, who may look into hidden folders, and the user who must: the driver's."""
+        """Return the root, the mode of hidden folders, and the driver's user, who must be able to read them."""
         return json.dumps([str(self.root), self._file_mode, os.getuid()]).encode()
 
     def drop(self, votes: Sequence[VotedFiles]) -> None:
@@ -72,7 +72,7 @@ class Links(Folders[Path]):
         return "; ".join(filter(None, (f"{folder} is a link" * folder.is_symlink(), super()._missing(vote))))
 
     def _gone(self, vote: VotedFiles, file: VotedFile) -> str:
-        mounted = "" if self._root.is_dir() else f"; {self._root} is missing too: is its file system mounted?"
+        mounted = "" if self._root.is_dir() else f"; {self._root} is also missing: is its file system mounted?"
         return super()._gone(vote, file) + mounted
 
     def _differs(self, temp: Path, found: os.stat_result, file: VotedFile) -> str:
@@ -92,7 +92,7 @@ class Links(Folders[Path]):
         found: dict[str, tuple[int, float | None]] = {}
         with suppress(FileNotFoundError):
             for entry in list(os.scandir(folder)):
-                with suppress(FileNotFoundError):  # gone between listing and looking
+                with suppress(FileNotFoundError):  # it went after the listing
                     if not folders or entry.is_dir(follow_symlinks=False):
                         seen = entry.stat(follow_symlinks=False)
                         found[entry.name] = seen.st_size, seen.st_mtime
@@ -105,13 +105,13 @@ class Links(Folders[Path]):
 def remove_folder(folder: Path) -> None:
     """Remove a participant's folder. Idempotent, also while another process removes it or a late writer adds files.
 
-    Once the folder is gone its writer can add nothing more, and so can't vote.
+    Once the folder is gone, its writer can't add a file, and so can't vote.
     """
     for _ in range(TRIES):
         try:
             shutil.rmtree(folder)
             return
-        except FileNotFoundError:  # gone, or somebody was ahead somewhere inside
+        except FileNotFoundError:  # it is gone, or another process removed a file in it
             if not os.path.lexists(folder):
                 return
         except OSError as error:
@@ -121,7 +121,7 @@ def remove_folder(folder: Path) -> None:
 
 
 def _make_folders(folder: Path) -> None:
-    """Make partition folders; `publish` makes their names durable, all at once."""
+    """Make partition folders. `publish` makes all their names durable later."""
     if not folder.is_dir():
         _make_folders(folder.parent)
         with suppress(FileExistsError):
@@ -129,7 +129,7 @@ def _make_folders(folder: Path) -> None:
 
 
 def _link(temp: Path, final: Path) -> None:
-    """Link `temp` to `final`, or rename it where links are not supported. Raises FileExistsError."""
+    """Link `temp` to `final`, or rename it if links are not supported. Raises FileExistsError."""
     try:
         os.link(temp, final)
     except OSError as error:
@@ -137,26 +137,26 @@ def _link(temp: Path, final: Path) -> None:
             raise
         if os.path.lexists(final):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(final)) from error
-        os.rename(temp, final)  # two committers race for the one temp: the slower finds it gone
+        os.rename(temp, final)  # of two committers, the slower finds the temp gone
 
 
 def _drop_temps(folder: Path, vote: VotedFiles) -> None:
     """Remove a committed participant's temp names and folder. Idempotent."""
-    if folder.is_symlink():  # what it leads to is not ours
+    if folder.is_symlink():  # the other folder is not ours
         return
     for file in vote.files:
         (folder / file.temp).unlink(missing_ok=True)
     try:
         folder.rmdir()
     except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # what else lies there is not ours
+        if error.errno not in (errno.ENOENT, errno.ENOTEMPTY):  # other files there are not ours
             raise
 
 
 def _tried(places: Sequence[str]) -> str:
     made: list[Path] = []
     try:
-        for place in places:  # no TemporaryDirectory: some Pythons try its removal without end
+        for place in places:  # no TemporaryDirectory: some Pythons try to remove it endlessly
             with doing("make a folder"):
                 made.append(Path(tempfile.mkdtemp(dir=place, prefix="_exactsink-probe-")))
         return tried(made[0], made[-1], _link)
@@ -167,7 +167,7 @@ def _tried(places: Sequence[str]) -> str:
 
 
 def _nearest(path: str) -> str:
-    """Return what stands there, or the nearest parent that does."""
+    """Return the path if it exists, else its nearest parent that exists."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path

@@ -1,12 +1,13 @@
-"""The epochs that a sink's mark folder keeps: a manifest each, and folds, each of which holds a range of them.
+"""The epochs in a sink's mark folder: a manifest for each epoch, and folds, which merge the manifests of a range.
 
-- `eN.SET.manifest` and `eN.SET.done`: one epoch; what they are for as marks, `marks` says.
-- `mLEVEL.FIRST-LAST.epochs`: a fold, a line for each epoch of its range that has files. Ranges are aligned: 100 epochs
-  in level 1, 100 times as many in each level above. Who folds a range twice writes the same, never over what stands.
+- `eN.SET.manifest` and `eN.SET.done`: one epoch. `marks` describes their use as marks.
+- `mLEVEL.FIRST-LAST.epochs`: a fold, with a line for each epoch of its range that has files. Ranges are aligned: 100
+  epochs in level 1, 100 times as many in each level above. Folding a range again makes the same content, and never
+  replaces a file.
 
-A fold is durable before what it holds is deleted, and then stands for it: beside a fold, a manifest or smaller fold of
-its range says nothing, though a driver that was stalled may write one again. Each epoch says which one came before
-it in this sink (`after`), so a missing one shows. A fold is made once a higher epoch stands: its range is final.
+A fold is durable before its parts are deleted, and replaces them: readers ignore a manifest or smaller fold within the
+range of a fold, because a stalled driver may write one again. Each epoch names the sink's epoch before it (`after`), so
+a missing epoch is detected. A range is folded only when a higher epoch exists, because it is final then.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from exactsink_files.votes import is_below
 __all__ = ["Epoch", "Epochs", "FileEntry", "Listing", "bytes_of", "epochs_of", "fold", "names_in", "range_of"]
 
 _FAN = 100
-"""Epochs in a fold of the first level."""
+"""The number of epochs in a fold of the first level."""
 _MOST_BYTES = 32 * 1024 * 1024
-"""A fold of folds is no larger than this: it is read whole. Those that would make a larger one stay."""
+"""The largest fold of folds, because readers read it whole. Folds that would make a larger one are kept."""
 _VERSION = 1
 _TRIES = 100
 _OF_EPOCH = re.compile(r"e(?P<epoch>\d{1,19})\.(?P<set>[0-9a-f]{16})\.(?P<kind>manifest|done)(?P<unfinished>\..*)?")
@@ -36,7 +37,7 @@ _FOLD = re.compile(r"m(?P<level>[1-9])\.(?P<first>\d{1,19})-(?P<last>\d{1,19})\.
 
 
 class FileEntry(NamedTuple):
-    """One file: `path` is below the target's root. `rows` is None where an earlier release wrote it."""
+    """One file: `path` is below the target's root. `rows` is None if an earlier release wrote the file."""
 
     path: str
     size: int
@@ -45,7 +46,7 @@ class FileEntry(NamedTuple):
 
     @classmethod
     def of(cls, path: str, size: int, sha256: str, rows: int | None = None) -> FileEntry:
-        """Take what a manifest says. Raises ValueError for a path that leads out of the target."""
+        """Read an entry of a manifest. Raises ValueError for a path that leads out of the target."""
         if not is_below(path):
             raise ValueError(f"{path!r} is outside of the target")
         return cls(path, size, rows, sha256)
@@ -55,8 +56,8 @@ class FileEntry(NamedTuple):
 class Epoch:
     """One epoch's files in this sink.
 
-    `after` is the epoch that was the sink's last one before, -1 where this is its first, None where an earlier release
-    wrote it. An epoch below others that is not `done` was ended by an operator's word: its files may be absent.
+    `after`: the sink's epoch before this one, -1 if this is the first, None if an earlier release wrote it. If an epoch
+    is not `done` although a higher one exists, an operator ended it by `resolve`: its files may be absent.
     """
 
     number: int
@@ -66,7 +67,7 @@ class Epoch:
 
     @classmethod
     def of(cls, number: int, bodies: Iterable[Mapping[str, Any]], done: bool) -> Epoch:
-        """Take the epoch from its sets' manifests."""
+        """Make the epoch from the manifests of its sets."""
         sets = list(bodies)
         known = [body["after"] for body in sets if body.get("after") is not None]
         voted = [file for body in sets for participant in body["participants"].values() for file in participant]
@@ -74,7 +75,7 @@ class Epoch:
         return cls(number, max(known, default=None), done, tuple(files[path] for path in sorted(files)))
 
     def line(self) -> bytes:
-        """Return it as a line of a fold."""
+        """Return the epoch as a line of a fold."""
         files = [file._asdict() for file in self.files]
         body = {"version": _VERSION, "epoch": self.number, "after": self.after, "done": self.done, "files": files}
         return json.dumps(body, sort_keys=True).encode() + b"\n"
@@ -101,7 +102,7 @@ class _Fold:
         return self.first <= first and last <= self.last
 
     def above(self) -> _Fold:
-        """Return the fold that this one becomes a part of."""
+        """Return the fold of the next level that contains this one."""
         width = (self.last - self.first + 1) * _FAN
         first = self.first - self.first % width
         return _Fold(self.level + 1, first, first + width - 1)
@@ -109,7 +110,7 @@ class _Fold:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What one listing of a mark folder shows: of each epoch its sets and whether each is done, and the folds."""
+    """One listing of a mark folder: for each epoch, its sets and whether each is done; and the folds."""
 
     names: tuple[str, ...]
     sets: Mapping[int, Mapping[str, bool]]
@@ -117,30 +118,30 @@ class Listing:
 
     @classmethod
     def of(cls, folder: AnyPath) -> Listing:
-        """List a mark folder; an absent one is empty."""
+        """List a mark folder. An absent folder counts as empty."""
         names = names_in(folder)
         folds = sorted(_folds(names), key=lambda fold: (fold.first, -fold.level))
         return cls(tuple(names), _sets(names), tuple(folds))
 
     @classmethod
     def newest(cls, folder: AnyPath) -> Mapping[int, Mapping[str, bool]]:
-        """List a mark folder for its highest epoch's sets alone; empty when no epoch has a manifest."""
+        """List only the sets of the highest epoch; empty if no epoch has a manifest."""
         names = names_in(folder)
         highest = max((found[1] for found in map(_MANIFEST.fullmatch, names) if found), key=int, default=None)
         return {} if highest is None else _sets(name for name in names if name.startswith(f"e{highest}."))
 
     @property
     def highest(self) -> int:
-        """The highest epoch that has a manifest of its own, -1 when none has."""
+        """Return the highest epoch with a manifest of its own, -1 if there is none."""
         return max(self.sets, default=-1)
 
     def counting(self, epoch: int) -> list[str]:
-        """Name the sets that say what the epoch's files are: those that are done, all where none is."""
+        """Return the sets with the epoch's files: the sets that are done, or all sets if none is done."""
         sets = self.sets[epoch]
         return sorted(named for named, done in sets.items() if done) or sorted(sets)
 
     def superfluous(self, folds: Sequence[_Fold]) -> Iterator[str]:
-        """Name what says nothing any more, once these folds stand: never of the highest epoch."""
+        """Yield the names that these folds make superfluous, never those of the highest epoch."""
         for name in dict.fromkeys([*self.names, *(fold.name for fold in folds)]):
             if (found := _OF_EPOCH.fullmatch(name)) is not None:
                 epoch = int(found["epoch"])
@@ -156,9 +157,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
-    """The epochs of which the files are known without a gap, up to the last one that is done, in order.
+    """The epochs with known files, in order and without a gap, up to the last epoch that is done.
 
-    `whole` says that they begin with the sink's first; else what was before them is not known.
+    `whole`: they begin with the sink's first epoch. Otherwise the files of earlier epochs are not known.
     """
 
     known: tuple[Epoch, ...]
@@ -166,19 +167,19 @@ class Epochs:
 
 
 def range_of(epoch: int) -> int:
-    """Number the range that an epoch is folded with."""
+    """Return the number of the range of an epoch."""
     return epoch // _FAN
 
 
 def fold(folder: AnyPath, listing: Listing) -> list[_Fold]:
-    """Fold the ranges that are final; return all folds that stand. Whoever is overtaken leaves it to the other."""
+    """Fold the final ranges; return all folds that exist. Idempotent, also beside other processes."""
     standing = list(listing.folds)
     ready = {epoch - epoch % _FAN for epoch in listing.sets if not _is_held(standing, epoch, epoch)}
     made = []
     for first in sorted(first for first in ready if first + _FAN <= listing.highest):
         with suppress(
             FileNotFoundError, ValueError, TypeError, KeyError
-        ):  # deleted by now; or damaged: left for readers
+        ):  # another process deleted it; or it is damaged, which readers report
             within = sorted(epoch for epoch in listing.sets if first <= epoch < first + _FAN)
             data = b"".join(_epoch(folder, listing, epoch).line() for epoch in within)
             new = _Fold(1, first, first + _FAN - 1)
@@ -194,7 +195,7 @@ def fold(folder: AnyPath, listing: Listing) -> list[_Fold]:
 def _folded_again(
     folder: AnyPath, listing: Listing, standing: Sequence[_Fold], made: Sequence[_Fold]
 ) -> Iterator[_Fold]:
-    """Fold folds of one level that make a range of the next: looked at only when one was made."""
+    """Fold the folds of one level that fill a range of the next level."""
     level = made[0].level
     for new in dict.fromkeys(each.above() for each in standing if each.level == level and level < 9):
         below = [each for each in dict.fromkeys(standing) if new.holds(each.first, each.last)]
@@ -210,15 +211,15 @@ def _folded_again(
 
 
 def epochs_of(folder: AnyPath) -> Epochs:
-    """Read what is known, beside drivers that commit and fold.
+    """Read the known epochs. Drivers may commit and fold at the same time. Raises Retryable, and Fatal for damage.
 
-    A listing that was overtaken may miss what was folded meanwhile; so a gap is believed that two listings show.
+    A listing can miss epochs that are folded meanwhile, so a gap counts only if two listings show it.
     """
     before = None
     for _ in range(_TRIES):
         try:
             found = _unbroken(_read(folder, Listing.of(folder)))
-        except FileNotFoundError:  # folded since it was listed
+        except FileNotFoundError:  # it was folded after the listing
             continue
         if found.whole or found == before:
             return found
@@ -227,7 +228,7 @@ def epochs_of(folder: AnyPath) -> Epochs:
 
 
 def _read(folder: AnyPath, listing: Listing) -> dict[int, Epoch]:
-    """Read all epochs of a listing, but for a highest one that is not done."""
+    """Read all epochs of a listing, except the highest one if it is not done."""
     epochs: dict[int, Epoch] = {}
     for each in listing.folds:
         if not any(other.level > each.level and other.holds(each.first, each.last) for other in listing.folds):
@@ -244,7 +245,7 @@ def _read(folder: AnyPath, listing: Listing) -> dict[int, Epoch]:
 
 
 def _unbroken(epochs: Mapping[int, Epoch]) -> Epochs:
-    """Walk back from the newest epoch, as far as each that came before is there."""
+    """Follow `after` from the newest epoch back to the first, or to a gap."""
     known: list[Epoch] = []
     number: int | None = max(epochs, default=None)
     while number is not None and number in epochs:
@@ -266,11 +267,11 @@ def _readable(what: AnyPath) -> Iterator[None]:
         yield
     except (ValueError, TypeError, KeyError) as error:
         fix = "restore it from a backup, or move it away: epochs are then known from the next one on"
-        raise Fatal(f"{what} does not say which files an epoch has: {error!r}", next=fix) from error
+        raise Fatal(f"{what} does not list an epoch's files: {error!r}", next=fix) from error
 
 
 def names_in(folder: AnyPath) -> list[str]:
-    """List a folder; an absent one is empty."""
+    """List a folder. An absent folder counts as empty."""
     try:
         return file_names(folder)
     except FileNotFoundError:
@@ -278,7 +279,7 @@ def names_in(folder: AnyPath) -> list[str]:
 
 
 def _sets(names: Iterable[str]) -> dict[int, dict[str, bool]]:
-    """Gather of each epoch its sets that have a manifest, and whether each is done."""
+    """Return the sets of each epoch that have a manifest, and whether each is done."""
     kinds: dict[tuple[int, str], set[str]] = {}
     for found in filter(None, map(_OF_EPOCH.fullmatch, names)):
         if not found["unfinished"]:

@@ -1,18 +1,18 @@
-"""A sink's marks in its target's folder: which journal feeds it, and up to which epoch its files stand there.
+"""A sink's marks in its target's folder: which journal writes there, and up to which epoch its files are there.
 
-`_exactsink/JOB.SINK/`, which readers skip like all of `_exactsink`, holds `birth` until the first epoch with rows
-is complete, and of the last one:
+Readers skip `_exactsink/JOB.SINK/`, like all of `_exactsink`. It holds `birth` until the first epoch with rows is
+complete, and for the last epoch:
 
-- `eN.SET.manifest`, the manifest: all files of the epoch, durable before the first of them gets its name;
-- `eN.SET.done`, once the last name is durable: who wants whole epochs only takes the files of these.
+- `eN.SET.manifest`, the manifest: all files of the epoch. It is durable before the first file gets its name.
+- `eN.SET.done`, written once the last name is durable. Readers who want only whole epochs take the files of these.
 
-Those of earlier epochs stay, as the record of which files an epoch has, until they are folded (`manifests`); for the
-mark only the highest epoch counts.
+The files of earlier epochs stay as the record of each epoch's files, until they are folded (`manifests`). For the mark,
+only the highest epoch counts.
 
-No name ends as a format's files do: a reader that searches all folders for those passes by, too.
+No name has a format's extension, so a reader that searches all folders for data files ignores these.
 
-SET is a hash of what the manifest says. Lost rows that were written again make another set of the same epoch, and so
-another manifest: none ever takes another's place, and whoever writes one twice writes the same.
+SET is a hash of the manifest's content. Lost rows that are written again make another set of the same epoch, and so
+another manifest. No manifest ever replaces another, and writing one twice makes the same content.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _UNFINISHED = (
 
 @dataclass(frozen=True, slots=True)
 class FolderMark:
-    """What stood at one moment: the mark, and of its epoch each participant that is named, and is in a set done.
+    """The mark at one moment, with the participants in its epoch's manifests, and those in a set that is done.
 
-    `after` is the epoch that stood before the marked one: -1 when none did, None where nothing says so.
+    `after`: the epoch before the marked one, -1 if there was none, None if it is not known.
     """
 
     mark: Mark | None
@@ -65,21 +65,21 @@ class FolderMark:
 
     @property
     def epoch(self) -> int:
-        """The highest epoch that is marked, -1 when none is."""
+        """Return the highest epoch that is marked, -1 if none is."""
         return -1 if self.mark is None or self.mark.epoch is None else self.mark.epoch
 
     def before(self, epoch: int) -> int | None:
-        """Return the epoch that stood before this one, -1 when none did; None where nothing says so."""
+        """Return the epoch before this one, -1 if there was none, None if it is not known."""
         if epoch > self.epoch:
             return None if self.mark is None else self.epoch
         return self.after if epoch == self.epoch else None
 
     def names(self, epoch: int, participant: str) -> bool:
-        """Return whether a link to this participant's files may have been made."""
+        """Return whether a file of this participant may have got its final name."""
         return epoch < self.epoch or (epoch == self.epoch and participant in self.named)
 
     def proves(self, epoch: int, participant: str) -> bool:
-        """Return whether all of this participant's files had their names once."""
+        """Return whether all files of this participant have had their final names."""
         return epoch < self.epoch or (epoch == self.epoch and participant in self.done)
 
 
@@ -93,35 +93,35 @@ class MarkFolder:
         self._trimmed: int | None = None
 
     def read(self) -> FolderMark:
-        """Read what stands; the highest epoch counts."""
+        """Read the mark: the highest epoch counts."""
         while True:
             found = Listing.newest(self._path)
-            with suppress(FileNotFoundError):  # trimmed since it was listed: a later one stands
+            with suppress(FileNotFoundError):  # it was trimmed after the listing: a later mark exists
                 if not found and not (self._path / _BIRTH).exists():
                     return FolderMark(None)
                 return self._epoch(found) if found else FolderMark(Mark(self._loaded(_BIRTH)["lineage"]))
 
     def put_birth(self) -> Mark:
-        """Bind the target to this journal unless it has a mark; return the mark that stands."""
+        """Write a birth of this journal, durably, unless there is a mark; return the mark that is there. Idempotent."""
         make_folder(self._path)
         while (mark := self.read().mark) is None:
-            create_file(self._path / _BIRTH, json.dumps(self._body()).encode())  # and look again: it may be trimmed
+            create_file(self._path / _BIRTH, json.dumps(self._body()).encode())  # read again: it may be trimmed
         self.sync()
         return mark
 
     def confirm(self) -> None:
-        """Write a birth again: its writer may have died before it synced, or met a sync that failed."""
+        """Write a birth again, durably: its writer may have died before the sync, or the sync may have failed."""
         if isinstance(self._path, ObjectPath):
             return
-        with suppress(FileNotFoundError):  # an epoch's manifest took its place: whoever commits writes that again
+        with suppress(FileNotFoundError):  # an epoch's manifest took its place, and each commit writes that again
             replace_file(self._path / _BIRTH, (self._path / _BIRTH).read_bytes())
 
     def sync(self) -> None:
-        """Make durable what was read: its writer may have died before it did."""
+        """Make the marks that were read durable: their writer may have died before it did so."""
         sync_folders([self._path])
 
     def begin(self, epoch: int, votes: Mapping[str, VotedFiles], tokens: Sequence[str], standing: FolderMark) -> str:
-        """Make the manifest of these participants' files durable; return its name, for `finish`."""
+        """Write the manifest of these participants' files, durably; return its name for `finish`. Idempotent."""
         participants = {
             name: sorted(
                 [FileEntry(f.final, f.size, f.rows, f.sha256)._asdict() for f in vote.files], key=itemgetter("path")
@@ -135,24 +135,24 @@ class MarkFolder:
         if not isinstance(self._path, ObjectPath) and not self._path.is_dir():  # an earlier release opened the epoch
             make_folder(self._path)
         self._newest = epoch
-        replace_file(self._path / f"{name}.manifest", data)  # if one stands, it says the same
+        replace_file(self._path / f"{name}.manifest", data)  # if it exists, it is the same
         return name
 
     def finish(self, name: str) -> None:
-        """Mark durably that all files of a manifest have their names, also after a power cut."""
+        """Mark that all files of a manifest have their names, which are durable. The mark is durable. Idempotent."""
         done = self._path / f"{name}.done"
         with suppress(FileExistsError):
             replace_file(done, b"") if isinstance(done, ObjectPath) else new_file(done).close()
         try:
             self.sync()
-        except SyncFailed:  # so that it is made again
+        except SyncFailed:  # so that the next try makes it again
             done.unlink(missing_ok=True)
             raise
 
     def trim(self) -> None:
-        """Fold what is below the highest epoch that stands in this very listing, and delete what then says nothing.
+        """Fold ranges below the highest epoch of this very listing, and delete the files that are not needed any more.
 
-        Once a committer, and then when a range of epochs may be final.
+        It does so at a committer's first call, and when a range of epochs may be final. Idempotent.
         """
         if self._trimmed == range_of(self._newest):
             return
@@ -186,7 +186,7 @@ class MarkFolder:
             return body
         except (ValueError, TypeError, KeyError) as error:
             what = f"{path} does not show which epoch the target has: {error}"
-            fix = _UNFINISHED if name == _BIRTH and isinstance(path, Path) else _DAMAGED  # all else was never in parts
+            fix = _UNFINISHED if name == _BIRTH and isinstance(path, Path) else _DAMAGED  # only a birth can be cut
             raise Fatal(what, why="it is the sink's mark, and exactsink never guesses a mark", next=fix) from error
 
     def _body(self) -> dict[str, Any]:

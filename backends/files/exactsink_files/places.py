@@ -1,7 +1,7 @@
-"""What the committer asks of the place where files wait for their names: a folder with links, or a bucket with uploads.
+"""The committer's interface to the place of waiting files: a folder with links or renames, or a bucket with uploads.
 
-Every step can be the last one of a killed process, and another process may be at the same step: a place keeps no
-state, and reads what was done off what stands.
+A process can be killed after every step, and another process may be at the same step. So a place keeps no state, and
+reads from the target which steps were done.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _LOOK_AT_STORE = (
 
 
 def root_of(text: str) -> AnyPath:
-    """Return the root that a path of the options names. Raises ConfigError where a store's package is missing."""
+    """Return the root for a path in the options. Raises ConfigError if the store's package is missing."""
     if not text.startswith("sftp://"):
         return path_of(text)
     try:
@@ -83,9 +83,9 @@ def root_of(text: str) -> AnyPath:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found of several votes: what can't get its name any more, and why, by participant.
+    """The result of one look at several votes. `missing`: by participant, why files can't get their names any more.
 
-    `waiting` are the temp names that were seen to stand, where the place wants to know it when it gives the names.
+    `waiting`: the temp names that exist, if the place needs them when it gives the names.
     """
 
     missing: Mapping[str, str]
@@ -93,75 +93,75 @@ class Look:
 
 
 class FilePlace(ABC):
-    """Where one sink's files are until they are committed, and how they get their names. Votes come by participant."""
+    """The place of one sink's files until the commit, which gives them their names there. Votes are by participant."""
 
     root: AnyPath
     folds = ""
-    """Which differences between names of folders are none here, in words: `problems` finds out."""
+    """The differences between folders' names that the place ignores, in words: `problems` sets it."""
 
     @abstractmethod
     def problems(self, ctx: JobContext) -> Iterable[Finding]:
-        """Find out, leaving nothing behind, what keeps files from being written here."""
+        """Check that files can be written here. Leaves nothing behind."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Make what tasks need, durably."""
+        """Make the folders that tasks need, durably. Idempotent."""
 
     def ticket(self) -> bytes:
-        """Return what tasks must know: the root."""
+        """Return the tasks' ticket: the root."""
         return str(self.root).encode()
 
     @abstractmethod
     def look(self, votes: Mapping[str, VotedFiles]) -> Look:
-        """Find what of these votes can't get its name, nor has it."""
+        """Find files of these votes that have no final name and can't get it."""
 
     @abstractmethod
     def gone(self, vote: VotedFiles) -> bool:
-        """Return whether something of a vote waits no more; what is there, but is not what was voted for, is not gone.
+        """Return whether a file of a vote no longer waits. A file that exists but differs from the vote is not gone.
 
-        That may be as it has its name: `shows` says so.
+        It may be gone because it has its final name: see `shows`.
         """
 
     @abstractmethod
     def shows(self, vote: VotedFiles) -> bool:
-        """Return whether something has the final name of one of a vote's files."""
+        """Return whether the final name of one of a vote's files exists."""
 
     @abstractmethod
     def withdraw(self, vote: VotedFiles) -> None:
-        """Remove what waits of a vote: none of it can get its name from then on."""
+        """Remove the waiting files of a vote: from then on, none can get its name. Idempotent."""
 
     @abstractmethod
     def publish(self, votes: Mapping[str, VotedFiles], found: Look) -> Mapping[str, Sequence[Outcome]]:
-        """Let all files have their final names, durably, or find that they have them: an outcome per file.
+        """Name all files by their final names, durably, or find that they have them; return an outcome per file.
 
-        Raises Fatal when a foreign file has such a name.
+        Idempotent, from any process. Raises Fatal if a foreign file has such a name.
         """
 
     @abstractmethod
     def standings(self, votes: Mapping[str, VotedFiles]) -> Mapping[str, Sequence[Standing]]:
-        """Find, as `publish` does, which files have their final names, and give none: a standing per file."""
+        """Find which files have their final names, as `publish` does, but give none; return a standing per file."""
 
     @abstractmethod
     def holds(self, txn: Txn) -> Sequence[str]:
-        """Return what a participant takes until it ends, a sentence each."""
+        """Return the space that a participant takes until it ends, as sentences."""
 
     @abstractmethod
     def drop(self, votes: Sequence[VotedFiles]) -> None:
-        """Remove what committed participants leave behind. Idempotent."""
+        """Remove the temp files and lists of committed participants. Idempotent."""
 
     @abstractmethod
     def remove(self, txns: Sequence[Txn]) -> None:
-        """Remove all of these participants. Idempotent."""
+        """Remove all files of these participants. Idempotent."""
 
     @abstractmethod
     def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
-        """List this job's and sink's participants."""
+        """List the participants of this job and sink that have waiting files."""
 
 
 def tried(hidden: AnyPath, shown: AnyPath, name: Callable[[Any, Any], None]) -> str:
-    """Make, in two empty folders, each call that a commit makes; `name` gives a hidden file its name.
+    """Try in two empty folders each call that a commit makes. `name` gives a hidden file its name.
 
-    Returns which differences between names are none there, in words. Raises OSError that says which call fails.
+    Return the differences between names that the place ignores, in words. Raises OSError that names the failed call.
     """
     mark, final = hidden / "mark", shown / _SPELLED
     steps: dict[str, Callable[[], object]] = {
@@ -171,10 +171,10 @@ def tried(hidden: AnyPath, shown: AnyPath, name: Callable[[Any, Any], None]) -> 
         "read a file": lambda: file_sha256(final),
         "list a folder": lambda: file_names(shown),
     }
-    for what, step in steps.items():
-        with doing(what):
+    for call, step in steps.items():
+        with doing(call):
             step()
-    folds = [what for what, other in _SPELLINGS.items() if (shown / other).exists()]
+    folds = [difference for difference, other in _SPELLINGS.items() if (shown / other).exists()]
     with doing("remove a file"):
         remove_files(shown, [_SPELLED])
     return " and ".join(folds)
@@ -182,7 +182,7 @@ def tried(hidden: AnyPath, shown: AnyPath, name: Callable[[Any, Any], None]) -> 
 
 @contextmanager
 def doing(what: str) -> Iterator[None]:
-    """Raise an OSError of the block as one that says which call fails."""
+    """Raise an OSError of the block again, with the name of the call that failed."""
     try:
         yield
     except OSError as error:
@@ -191,7 +191,7 @@ def doing(what: str) -> Iterator[None]:
 
 @contextmanager
 def explained(root: str) -> Iterator[None]:
-    """Turn an OSError of the block into the error that says what comes next: fix something, or just try again."""
+    """Turn an OSError of the block into Fatal with its fix, or into Retryable if it may end by itself."""
     try:
         yield
     except OSError as error:
@@ -204,12 +204,12 @@ def explained(root: str) -> Iterator[None]:
 
 
 def remedy(error: OSError, root: str, known: Mapping[int, str] = _REMEDIES) -> str:
-    """Return how a person ends an error, empty where it may end by itself."""
+    """Return the fix of an error; empty if the error may end by itself."""
     return known.get(error.errno or 0, "").format(root=root)
 
 
 def contended(what: str) -> Retryable:
-    """Return the error for work that others keep undoing."""
+    """Return the error for a step that other processes keep undoing."""
     return Retryable(
         what,
         why="other processes keep changing the folder",
@@ -218,17 +218,17 @@ def contended(what: str) -> Retryable:
 
 
 def foreign_file(final: object, file: VotedFile) -> Fatal:
-    """Return the error for a final name that something else has."""
+    """Return the error for a final name that a foreign file has."""
     return Fatal(
         f"{final} is not the file that was voted for, and exactsink does not overwrite it",
-        why=f"its name is this epoch's, but {file.size} bytes of SHA-256 {file.sha256} were voted for",
+        why=f"it has the name of this epoch's file, which has {file.size} bytes and SHA-256 {file.sha256}",
         next="move that file away, then start the job again",
     )
 
 
 def hidden(folder: object, sizes: Sequence[int]) -> str:
-    """Return what files that wait in a participant's folder take."""
+    """Return the sentence for the space that a participant's hidden files take."""
     return (
-        f"{len(sizes)} hidden files in {folder} take {sum(sizes):,} bytes until it ends; no reader sees them, and none "
-        "waits for them"
+        f"{len(sizes)} hidden files in {folder} take {sum(sizes):,} bytes until it ends; readers neither see them nor "
+        "wait for them"
     )

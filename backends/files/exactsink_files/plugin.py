@@ -1,4 +1,4 @@
-"""Announce the `files` backend to exactsink, without importing it."""
+"""Announce the `files` backend to exactsink without importing it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["exactsink_backends"]
 
 @hookimpl
 def exactsink_backends() -> Sequence[BackendSpec]:
-    """Bring `files`."""
+    """Return the one backend of this package."""
     return [
         BackendSpec(
             "files",

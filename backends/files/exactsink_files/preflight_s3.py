@@ -1,4 +1,4 @@
-"""What S3's lifecycle rules do to unfinished uploads, and what to do about its refusals."""
+"""Check S3's lifecycle rules for unfinished uploads, and name the fix of its refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SIGN_IN = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or 
 def lifecycle_problems(
     lifecycle: Callable[[], list[dict[str, Any]]], prefix: str, root: str, ctx: JobContext
 ) -> Iterator[Finding]:
-    """Compare how long the bucket keeps unfinished uploads with how long the job may stand still."""
+    """Check that the bucket keeps unfinished uploads for the job's longest pause."""
     pause = ctx.longest_pause_seconds
     try:
         rules = lifecycle()
@@ -35,19 +35,19 @@ def lifecycle_problems(
         if store_code(error) in _NO_RULES or error.errno in (errno.ENOSYS,):
             return
         message = f"{root}: the bucket's lifecycle rules can't be read: {error.strerror or error}"
-        fix = f"check that no rule aborts multipart uploads within {pause / _DAY:g} days; or allow their reading"
-        yield Finding("warning", message, f"{fix} (s3:GetLifecycleConfiguration)")
+        fix = f"check that no rule aborts multipart uploads within {pause / _DAY:g} days; or grant the right to read"
+        yield Finding("warning", message, f"{fix} them (s3:GetLifecycleConfiguration)")
         return
     for rule in rules:
         days = rule.get("AbortIncompleteMultipartUpload", {}).get("DaysAfterInitiation")
         if rule.get("Status") == "Enabled" and days is not None and days * _DAY < pause and _concerns(rule, prefix):
             message = f"{root}: the bucket's rule {rule.get('ID', '')!r} aborts uploads after {days} days"
             fix = f"set it to {-(-pause // _DAY):g} days or more, or the job's longest_pause to {days} days or less"
-            yield Finding("error", f"{message}, and the job may pause for {pause / _DAY:g}", fix)
+            yield Finding("error", f"{message}, but the job may pause for {pause / _DAY:g}", fix)
 
 
 def _concerns(rule: dict[str, Any], target: str) -> bool:
-    """Return whether a rule may be about the target: its prefix is one of the target's, or the other way round."""
+    """Return whether a rule may concern the target: one of the two prefixes begins with the other."""
     chosen = rule.get("Filter") or rule
     both = chosen.get("And") or chosen
     prefix, here = str(both.get("Prefix") or ""), target.removesuffix("_exactsink/")
@@ -55,7 +55,7 @@ def _concerns(rule: dict[str, Any], target: str) -> bool:
 
 
 def remedy_of(error: OSError, root: str) -> str:
-    """Return what to do about a refusal of S3's."""
+    """Return the fix for a refusal by S3."""
     code = store_code(error)
     if code in _ELSEWHERE:
         return "set AWS_DEFAULT_REGION, or the profile's region, to the bucket's"
@@ -63,4 +63,4 @@ def remedy_of(error: OSError, root: str) -> str:
         return _SIGN_IN
     if error.errno == errno.EACCES:
         return _GIVE.format(root=root)
-    return "look at the store, and at endpoint_url or AWS_ENDPOINT_URL"
+    return "check the store, and endpoint_url or AWS_ENDPOINT_URL"

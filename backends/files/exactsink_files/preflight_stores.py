@@ -1,6 +1,6 @@
-"""What a bucket must give before the first row: rights, conditional writes, uploads that stay for as long as a job may.
+"""Checks of a bucket before the first row: rights, conditional writes, and how long uploads stay.
 
-All is tried for real, with tiny objects below `_exactsink/` that are removed again.
+They make every call for real, with tiny objects below `_exactsink/`, and remove these again.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ __all__ = ["store_problems"]
 
 
 def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
-    """Find out what is missing. `own` has the calls below the target's `_exactsink`."""
+    """Check that the store has all that a commit needs. `own`: the store below the target's `_exactsink`."""
     tried = own.key(f"try-{secrets.token_hex(8)}")
     try:
         if why := own.root.why_no_creates():
-            yield Finding("error", f"{root}: {why}", "use such a store: the marks need it")
+            yield Finding("error", f"{root}: {why}", "use a store that has them: marks need them")
         try:
             yield from _upload_problems(own, root, tried)
         finally:
@@ -32,7 +32,7 @@ def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
 
 
 def _upload_problems(own: Store, root: str, tried: str) -> Iterator[Finding]:
-    """Try to abort an upload, and to complete one; list them as a sweep does, by name and all of the bucket."""
+    """Abort an upload, and complete one; list uploads as a sweep does, by name and in the whole bucket."""
     for completed in (False, True):
         upload = own.create(tried, {})
         try:
@@ -58,7 +58,7 @@ def _lacks(root: str, what: str, wanted: str) -> Finding:
 
 
 def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
-    """Complete an upload, also where the answer was lost: its repeat is refused by some servers."""
+    """Complete an upload, also if its answer was lost: some servers refuse the repeat."""
     try:
         own.complete(tried, upload, [part], {})
     except OSError as error:
@@ -67,16 +67,16 @@ def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
 
 
 def _refused(error: OSError, root: str, fix: str) -> Finding:
-    """Return what to do about the store's refusal."""
+    """Return the finding for a refusal by the store."""
     if error.errno == errno.ENODEV:
         fix = "make the bucket, or set another path"
     elif error.errno == errno.ENOSYS:
-        fix = "use a store that has the feature named there"
+        fix = "use a store that has this feature"
     return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
 
 
 def _operation(error: BaseException | None) -> str:
-    """Name the call that was refused, where the store's library says it."""
+    """Return the name of the refused call, if the store's library reports it."""
     while error is not None:
         if name := getattr(error, "operation_name", ""):
             return f"{name}: "

@@ -1,6 +1,6 @@
 """Files on an SFTP server or in HDFS: hidden files get their final names by a rename that never replaces a file.
 
-As in a local folder, but that a file has one name at a time: once it has the final one, no temp name waits.
+As in a local folder, but a file has one name at a time: once it has its final name, its temp name is gone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Renames(Folders[ObjectPath]):
             yield Finding("error", f"{self.root} can't be used: {why}", "use OpenSSH's server, or another target")
 
     def _tried(self) -> str:
-        """Make each call that a commit makes; return why the server can't be used, empty where it can."""
+        """Make each call that a commit makes; return why the server can't be used, empty if it can."""
         made: list[ObjectPath] = []
         try:
             for place in (temp_root(self._root), self._root):
@@ -60,7 +60,7 @@ class Renames(Folders[ObjectPath]):
             self._fs.make_folders(_path(temp_root(self._root)))
 
     def _look(self, path: ObjectPath) -> int | None:
-        """Return a file's size."""
+        """Return a file's size; None if it is absent."""
         with suppress(FileNotFoundError):
             return path.info().size
         return None
@@ -81,10 +81,10 @@ class Renames(Folders[ObjectPath]):
 
 
 class SentFiles(InFolder[ObjectPath]):
-    """A folder of a server."""
+    """A participant's folder on a server."""
 
     def make(self) -> None:
-        """Make the participant's own folder; the one above is the driver's to make, durably."""
+        """Make the participant's own folder. The driver has made the folder above, durably."""
         with store_errors(self._folder.url):
             try:
                 self._folder.fs.mkdir(_path(self._folder), create_parents=False)
@@ -113,7 +113,7 @@ class SentFiles(InFolder[ObjectPath]):
 
 
 class _SentFile(HashedFile):
-    """A temp file: each write is answered before the next."""
+    """A temp file. The server answers each write before the next."""
 
     def __init__(self, path: ObjectPath) -> None:
         super().__init__()

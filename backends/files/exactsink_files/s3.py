@@ -1,4 +1,4 @@
-"""What the backend asks of an S3 store: multipart uploads, and what stands."""
+"""The calls on an S3 store: multipart uploads, and the objects that exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from exactsink_files.votes import Part, VotedFile
 __all__ = ["S3", "open_s3"]
 
 _SLOWEST_ANSWER = 120
-"""Seconds: a server may copy the parts of a file before it answers that it is complete."""
+"""Seconds: a server may copy all parts of a file before it answers that the file is complete."""
 _NO_CONDITION = frozenset({"NotImplemented", "501"})
 _ABSENT = frozenset({"NoSuchUpload", "NoSuchKey", "404"})
 _PROOFS: dict[str, Proof] = {
@@ -32,14 +32,14 @@ _PROOFS: dict[str, Proof] = {
 
 
 def open_s3(url: str, endpoint_url: str | None, profile: str | None) -> ObjectPath:
-    """Open a target in S3. Credentials come the ordinary way. Raises ConfigError without s3fs."""
+    """Open a target in S3, with botocore's usual credentials. Raises ConfigError without s3fs."""
     given = {"endpoint_url": endpoint_url, "profile": profile}
     config = {"max_pool_connections": AT_ONCE, "read_timeout": _SLOWEST_ANSWER}
     return ObjectPath.of(url, config_kwargs=config, **{name: value for name, value in given.items() if value})
 
 
 class S3(Store):
-    """A bucket. What is sent is repeated by botocore."""
+    """A bucket. botocore repeats requests by itself."""
 
     notes = "some"
     ends_by = "a lifecycle rule of the bucket (AbortIncompleteMultipartUpload)"
@@ -52,10 +52,10 @@ class S3(Store):
         return Part(number, len(data), answer["ETag"])
 
     def complete(self, key: str, upload: str, parts: Sequence[Part], metadata: Mapping[str, str] | None = None) -> None:
-        """Complete an upload, which has its metadata.
+        """Complete an upload, which has its metadata since it was begun.
 
-        A server may answer that it has for any object of that name. versitygw answers so to a repeat, too, when it died
-        in the first call.
+        A success proves nothing: servers may report it for any object of that name. versitygw does so for a repeat
+        after it died in the first call.
         """
         named = {"Parts": [{"PartNumber": part.number, "ETag": part.etag} for part in parts]}
         wanted = {"Key": key, "UploadId": upload, "MultipartUpload": named}
@@ -96,7 +96,7 @@ class S3(Store):
     def head(self, key: str) -> ObjectHead | None:
         found = self._found("head_object", Key=key)
         if found is None:
-            self._call("list_objects_v2", Prefix=key, MaxKeys=1)  # a HEAD does not say that the bucket is missing
+            self._call("list_objects_v2", Prefix=key, MaxKeys=1)  # a HEAD does not show that the bucket is missing
             return None
         encrypted = found.get("SSECustomerAlgorithm") or found.get("ServerSideEncryption") not in (None, "", "AES256")
         return ObjectHead(found["ContentLength"], found.get("Metadata", {}), found["ETag"], not encrypted)
@@ -120,7 +120,7 @@ class S3(Store):
         return found
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
-        """List unfinished uploads, by key. Some servers find them by a whole key only, or without a prefix only."""
+        """List unfinished uploads, by key. Some servers find them only by a whole key, or only without a prefix."""
         for page in s3_pages(self._call, "list_multipart_uploads", Prefix=prefix):
             for found in page.get("Uploads", ()):
                 yield Upload(found["Key"], found["UploadId"], found["Initiated"].timestamp())
@@ -132,7 +132,7 @@ class S3(Store):
                 yield found["Key"], found["LastModified"].timestamp()
 
     def lifecycle(self) -> list[dict[str, Any]]:
-        """Return the rules of the bucket's lifecycle. Raises OSError, with S3's own code where it has none."""
+        """Return the rules of the bucket's lifecycle. Raises OSError with S3's code, also if there are no rules."""
         return list(self._call("get_bucket_lifecycle_configuration").get("Rules", ()))
 
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
@@ -154,7 +154,7 @@ class S3(Store):
 
 @contextmanager
 def _absent_is_none() -> Iterator[None]:
-    """End the block where an upload or object is absent; raise what says that the bucket is."""
+    """End the block if an upload or object is absent; raise FileNotFoundError if the bucket is."""
     try:
         yield
     except FileNotFoundError as absent:

@@ -1,8 +1,8 @@
-"""SFTP as fsspec has it, and what it lacks: files that appear whole and durably, and are never replaced unasked.
+"""fsspec's SFTP, with files that appear whole and durably, and are never replaced by accident.
 
-SFTP's plain rename refuses a name that stands: OpenSSH's server makes a hard link, which is atomic. Files and folders
-are synced by its extension `fsync@openssh.com`; a server without it refuses every write here. Keys come from
-`~/.ssh` or an agent, and a server must be in `~/.ssh/known_hosts`.
+SFTP's plain rename refuses a name that exists: OpenSSH's server makes a hard link, which is atomic. Its extension
+`fsync@openssh.com` syncs files and folders; without it, every write here fails. Keys come from `~/.ssh` or an agent,
+and the server must be in `~/.ssh/known_hosts`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _URL = re.compile(r"sftp://(?:(?P<user>[^@/]*)@)?(?P<host>[^@:/]*)(?::(?P<port>\
 
 
 def open_sftp(url: str) -> ObjectPath:
-    """Open a folder of a server, `sftp://user@host:port/path`; the first call connects.
+    """Open a folder of a server, `sftp://user@host:port/path`. The first call connects. Raises ConfigError.
 
-    No two share a connection: one that two threads use at once would lose answers. Raises ConfigError.
+    Each call makes its own connection, because a connection that two threads use at once loses answers.
     """
     if (found := _URL.fullmatch(url)) is None:
         raise ConfigError(f"{url} names no folder of a server", next="write sftp://user@host:port/path")
@@ -40,9 +40,9 @@ def open_sftp(url: str) -> ObjectPath:
 
 
 class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
-    """One connection, made by the first call and again by the first one after it broke. For one thread."""
+    """One connection. The first call opens it, and the first call after a break opens it again. For one thread."""
 
-    fix = "look at the server, its ~/.ssh/known_hosts entry, the user's key and the rights on the folder"
+    fix = "check the server, its ~/.ssh/known_hosts entry, the user's key and the rights on the folder"
 
     def _connect(self) -> None:
         self._client: SSHClient | None = None
@@ -51,7 +51,7 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
     @property
     def ftp(self) -> SFTPClient:
         if self._live is None or (channel := self._live.get_channel()) is None or channel.closed:
-            self._client = SSHClient()  # which ends the connection when it is collected
+            self._client = SSHClient()  # kept, because its connection ends when it is collected
             self._client.load_system_host_keys()
             self._client.set_missing_host_key_policy(RejectPolicy())
             try:
@@ -59,7 +59,7 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
                 self._live = self._client.open_sftp()
             except AuthenticationException as error:
                 raise PermissionError(errno.EACCES, f"{self.host} refuses the user's keys: {error}") from error
-            except SSHException as error:  # a server that is not known, too
+            except SSHException as error:  # also for an unknown server
                 raise OSError(errno.EIO, f"{self.host}: {error}") from error
             if (opened := self._live.get_channel()) is not None:
                 opened.settimeout(_LONGEST_ANSWER)
@@ -67,7 +67,7 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        """Return the name on the server: fsspec takes `?` and `#` for parts of a URL."""
+        """Return the name on the server, where `?` and `#` are plain characters, unlike in fsspec."""
         found = _URL.fullmatch(path)
         return path if found is None else found["path"] or "/"
 
@@ -81,7 +81,7 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
         self.ftp.remove(self._strip_protocol(path))
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        """Write a file whole and durably. Raises FileExistsError for mode `create`, where the name stands."""
+        """Write a file whole and durably. Raises FileExistsError in mode `create` if the name exists."""
         path = self._strip_protocol(path)
         unfinished = f"{path}.{secrets.token_hex(8)}"
         try:
@@ -94,10 +94,10 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
                 self.ftp.remove(unfinished)
             raise
         finally:
-            self.sync(os.path.dirname(path))  # also for an existing file: its maker may have died before the sync
+            self.sync(os.path.dirname(path))  # also for an existing file: its writer may have died before the sync
 
     def begin(self, path: str) -> SFTPFile:
-        """Begin a new file; folders above it are made."""
+        """Begin a new file, and make the folders above it."""
         with suppress(FileNotFoundError):
             return self.begin_own(path)
         self.make_folders(os.path.dirname(path))
@@ -113,7 +113,7 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
         self.ftp._request(CMD_EXTENDED, "fsync@openssh.com", file.handle)
 
     def give_name(self, temp: str, final: str) -> None:
-        """Rename a file. Raises FileExistsError where the name stands, FileNotFoundError for what is absent."""
+        """Rename a file. Raises FileExistsError if the new name exists, FileNotFoundError if the file is absent."""
         try:
             self.ftp.rename(temp, final)
         except FileNotFoundError:
@@ -134,11 +134,11 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
         except OSError:
             if not self.isdir(path):
                 raise
-        with suppress(PermissionError):  # a folder which stood long before this job
+        with suppress(PermissionError):  # the folder above is older than this job
             self.sync(above)
 
     def sync(self, path: str) -> None:
-        """Make the names in a folder durable. Raises SyncFailed when the server could not."""
+        """Make the names in a folder durable. Raises SyncFailed if the server could not."""
         with self.ftp.open(self._strip_protocol(path), "r") as folder:
             try:
                 self.seal(folder)

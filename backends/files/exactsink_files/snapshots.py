@@ -1,6 +1,6 @@
-"""What a target held at an epoch: the exact list of files, for any reader, without Spark and without a driver.
+"""The exact list of a target's files at an epoch, for any reader, without Spark and without a driver.
 
-Only reads; consistent while drivers commit and fold.
+This module only reads. Its result is consistent while drivers commit and fold.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _FEED = re.compile(rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})")
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What one job's sink has written up to `epoch`, None when no epoch with rows is complete.
+    """The files that one job's sink has written up to `epoch` (None: no epoch with rows is complete).
 
-    `first` is the first epoch that is known; `whole` says that it is the sink's first: what was before was written when
-    no manifests were kept, else, and is not in `files`. A file's `path` is whole, a path or a URL.
+    `first`: the first known epoch. `whole`: it is the sink's first epoch. Otherwise a release without manifests wrote
+    the earlier epochs, and `files` lacks their files. A file's `path` is an absolute path or a URL.
     """
 
     job: str
@@ -39,13 +39,13 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Files that hold each row once; `paths` goes to any reader as it is."""
+    """Files that hold each row exactly once. Any reader accepts `paths` as it is."""
 
     feeds: tuple[Feed, ...]
 
     @property
     def epoch(self) -> int | None:
-        """The epoch of the one job and sink. Raises ValueError when there are several: see `feeds`."""
+        """Return the epoch, if only one sink writes to the target. Otherwise it raises ValueError: see `feeds`."""
         (feed,) = self.feeds
         return feed.epoch
 
@@ -59,7 +59,7 @@ class Snapshot:
 
     @property
     def rows(self) -> int | None:
-        """How many rows the files hold; None if one of them does not know."""
+        """Return how many rows the files hold; None if the count of one file is not known."""
         counts = [file.rows for file in self.files]
         return None if None in counts else sum(count for count in counts if count is not None)
 
@@ -72,11 +72,11 @@ def snapshot(
     sink: str | None = None,
     partial: bool = False,
 ) -> Snapshot:
-    """Return the files below `path` as of an epoch, the newest complete one by default.
+    """Return the files below `path` at an epoch; without `epoch`, at the newest complete one.
 
-    Where several jobs or sinks feed the folder all of them are taken, unless `job` or `sink` chooses; `epoch` is one
-    sink's. Epochs that were written before manifests were kept are not known: that is an error, unless `partial`
-    says that what is known will do. Raises ConfigError.
+    If several jobs or sinks write to the folder, the result has all of them, unless `job` or `sink` chooses. `epoch`
+    needs a single sink. exactsink does not know the files of epochs that a release without manifests wrote: it raises
+    ConfigError for them, unless you pass `partial` to leave them out. Raises ConfigError for an unknown epoch or sink.
     """
     root = _root(path)
     chosen = _feeds(root, job, sink)
@@ -84,13 +84,14 @@ def snapshot(
         raise ConfigError(f"none of the named sinks has written to {root}", next="check path, job and sink")
     if epoch is not None and len(chosen) > 1:
         names = ", ".join(f"{each[0]}.{each[1]}" for each in chosen)
-        raise ConfigError(f"{root} is fed by {names}", why="an epoch belongs to one sink", next="choose job and sink")
+        why = "an epoch belongs to one sink"
+        raise ConfigError(f"several sinks write to {root}: {names}", why=why, next="choose job and sink")
     feeds = tuple(_feed(root, *each, epoch) for each in chosen)
     for feed in feeds:
         if not feed.whole and not partial:
             raise ConfigError(
                 f"{feed.job}.{feed.sink}: epochs are known from {feed.first} on only",
-                why="those before were written when no manifests were kept, or their manifests are gone",
+                why="an earlier release wrote the epochs before without manifests, or their manifests are gone",
                 next="pass `partial` to leave them out",
             )
     return Snapshot(feeds)
@@ -128,7 +129,7 @@ def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
         _check_known(f"{job}.{sink}", asked, first, newest, epochs.whole)
     known = [epoch for epoch in epochs.known if asked is None or epoch.number <= asked]
     epoch = newest if asked is None else asked
-    # of an epoch that an operator's word has ended, the files that stand
+    # of an epoch that an operator ended by `resolve`, only the files that exist
     entries = [file for each in known for file in each.files if each.done or (root / file.path).exists()]
     files = tuple(file._replace(path=str(root / file.path)) for file in entries)
     return Feed(job, sink, epoch, first, epochs.whole, files)
@@ -136,7 +137,7 @@ def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
 
 def _check_known(name: str, asked: int, first: int | None, newest: int | None, whole: bool) -> None:
     if newest is None or asked > newest:
-        why = f"the newest one with rows in this sink is {newest}" if newest is not None else "none is"
+        why = f"the newest with rows in this sink is {newest}" if newest is not None else "no epoch is complete"
         raise ConfigError(f"{name}: epoch {asked} is not known to be complete", why=why, next="choose an earlier epoch")
     if first is not None and asked < first and not whole:
         raise ConfigError(f"{name}: epochs are known from {first} on only", next=f"choose {first} or later")

@@ -1,7 +1,7 @@
-"""The seam between the rules of a commit, which `uploads` has, and the object stores that it is made in: a class each.
+"""The interface between the rules of a commit (`uploads`) and the object stores: a class for each store.
 
-In each, parts are sent that nobody sees, until one call makes them the object of a name, unless an object has it.
-Answers are values, errors are OSErrors.
+In each store, a task sends parts that nobody sees, until one call makes an object of them, unless the object's name is
+taken. Answers are values, errors are OSErrors.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from exactsink_files.votes import Part, VotedFile
 __all__ = ["AT_ONCE", "ObjectHead", "Proof", "Store", "in_parallel"]
 
 AT_ONCE = 32
-"""Requests on their way at a time, so that hundreds of files are a matter of a second."""
+"""The number of simultaneous requests, so that hundreds of files take about a second."""
 
 _Item = TypeVar("_Item")
 _Answer = TypeVar("_Answer")
 
 Proof: TypeAlias = Literal["gone", "parts differ", "condition", ""]
-"""What a refused Complete says: the upload is gone, its parts are others, or something has the name, or had it."""
+"""The proof in a refused Complete: the upload is gone, its parts differ, or the name is, or was, taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """What a store says of an object."""
+    """An object, as its store describes it."""
 
     size: int
     metadata: Mapping[str, str]
     etag: str = ""
     plain_etag: bool = False
-    """Whether its ETag is of MD5s, as S3's is unless a key of the user's or of a key service encrypts it."""
+    """Whether its ETag is made of MD5s. S3's is, unless a user's key or a key service encrypts the object."""
 
 
 class Store(ABC):
-    """Calls on keys below one URL. May be used by several threads."""
+    """Calls on keys below one URL. Several threads may use it."""
 
     longest_key = 1024  # bytes
     notes: Literal["some", "all", "none"] = "all"
-    """Which uploads a participant lists in the store before it sends: those that the store itself does not list."""
+    """Which of its uploads a participant lists in the store before it sends them: all if the store can't list any."""
     ends_by = ""
-    """What ends unfinished uploads beside a sweep, in words."""
+    """Who ends unfinished uploads, other than a sweep, in words."""
 
     def __init__(self, root: ObjectPath) -> None:
         self.root = root
@@ -70,24 +70,24 @@ class Store(ABC):
         """Send a part."""
 
     def sealed(self, key: str, upload: str, parts: Sequence[Part]) -> tuple[Part, ...]:
-        """Return the parts of an upload that is sent, as they are completed."""
+        """Return the parts of a sent upload in the form that `complete` needs."""
         return tuple(parts)
 
     @abstractmethod
     def complete(self, key: str, upload: str, parts: Sequence[Part], metadata: Mapping[str, str]) -> None:
-        """Let the object have its name, unless another has it, where the store has such conditions.
+        """Make the object of the parts, unless its name is taken (if the store has such conditions).
 
-        That this succeeds proves nothing for an upload that was not seen to stand, nor for a repeat.
+        A success proves nothing if the upload was not seen before, or if the call is a repeat.
         """
 
     @contextmanager
     def completes_sent(self) -> Iterator[Mapping[str, int]]:
-        """Count how often the Complete of each upload is sent, where a library repeats it by itself."""
+        """Count how often the Complete of each upload is sent, because a library may repeat it by itself."""
         yield Counter()
 
     @abstractmethod
     def proves(self, error: OSError) -> Proof:
-        """Return what the refusal of a Complete proves; empty where it proves nothing."""
+        """Return the proof in the refusal of a Complete; empty if it proves nothing."""
 
     @abstractmethod
     def abort(self, key: str, upload: str) -> None:
@@ -95,45 +95,45 @@ class Store(ABC):
 
     @abstractmethod
     def parts(self, key: str, upload: str) -> list[Part] | None:
-        """List an upload's parts; None when there is no such upload."""
+        """List an upload's parts; return None if there is no such upload."""
 
     def waiting(self, files: Sequence[VotedFile]) -> set[str]:
-        """Return those of these uploads that a listing shows to wait; whoever is not among them is looked at alone."""
+        """Return the uploads that one listing shows as waiting. The caller looks at each of the others."""
         return set()
 
     def unfinished(self, *, everywhere: bool) -> Sequence[Upload]:
-        """List unfinished uploads, as far as the store does; `everywhere`: in the whole bucket, if need be."""
+        """List unfinished uploads, if the store can. `everywhere`: in the whole bucket, if necessary."""
         return []
 
     def uploads(self, prefix: str) -> Iterator[Upload]:
-        """List unfinished uploads of keys that begin so, as far as the store does."""
+        """List unfinished uploads of keys with this prefix, if the store can."""
         return iter(())
 
     @abstractmethod
     def head(self, key: str) -> ObjectHead | None:
-        """Look at an object; None when it is absent. Raises OSError for a bucket that is."""
+        """Look at an object; return None if it is absent. Raises OSError if the bucket is absent."""
 
     def is_made_of(self, held: ObjectHead, parts: Sequence[Part]) -> bool:
-        """Return whether an object may be made of these parts, as far as the store says."""
+        """Return whether an object may be made of these parts: False only if the store disproves it."""
         return True
 
     def forget(self, files: Sequence[VotedFile]) -> None:  # noqa: B027 - most leave nothing
-        """Remove what files that have their names leave behind. Idempotent."""
+        """Remove the remaining parts of files that have their final names. Idempotent."""
 
     @abstractmethod
     def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
-        """List objects of a prefix, and when each was written, in Unix seconds; `deep`: also with a `/` behind it."""
+        """List objects with a prefix, and when each was written (Unix seconds). `deep`: also with a later `/`."""
 
     @abstractmethod
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
-        """Find what ends unfinished uploads before the job may come back to them."""
+        """Find limits that end unfinished uploads before the job's longest pause is over."""
 
     @abstractmethod
     def refused(self, error: OSError, root: str) -> str:
-        """Return what to do about the store's refusal."""
+        """Return the fix for a refusal by the store."""
 
     def get(self, key: str) -> bytes | None:
-        """Read a small object; None when it is absent."""
+        """Read a small object; return None if it is absent."""
         try:
             return (self._objects / key).read_bytes()
         except FileNotFoundError:
@@ -143,12 +143,12 @@ class Store(ABC):
         (self._objects / key).replace(data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, by as few requests as the store has for it. Idempotent."""
+        """Delete objects, with as few requests as the store allows. Idempotent."""
         self._objects.unlink_below(keys)
 
 
 def in_parallel(call: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
-    """Make a call for each item, many at a time; an error leaves out what had not begun, and is raised in the end."""
+    """Make a call for each item, many at a time. After an error, no further call begins, and the error is raised."""
     if len(items) <= 1:
         return [call(item) for item in items]
     with ThreadPoolExecutor(min(AT_ONCE, len(items))) as pool:

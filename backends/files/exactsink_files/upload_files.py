@@ -1,4 +1,4 @@
-"""A participant's files as multipart uploads: sent part by part, while the next rows are made."""
+"""A participant's files as multipart uploads: they are sent part by part while the next rows are made."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from exactsink_files.writer import HiddenFiles, too_long
 
 __all__ = ["UploadFile", "UploadFiles", "part_bytes"]
 
-_PART_BYTES = 8 * 2**20  # S3 takes no less than 5 MiB, but for the last
-_PARTS_A_SIZE = 1000  # of the 10,000 that S3 takes: files of up to 430 GB
+_PART_BYTES = 8 * 2**20  # S3 needs 5 MiB or more, except in the last part
+_PARTS_A_SIZE = 1000  # of the 10,000 that S3 accepts: files of up to 430 GB
 _SENDERS = 4
 _MOST_ON_THE_WAY = 48 * 2**20
 _MOST_WAITING = 48 * 2**20
-"""Bytes of a task: what is sent, and what waits to fill parts; beyond it that waits on the local disk."""
+"""A task's most bytes in flight, and in memory until parts are full. More bytes wait on the local disk."""
 
 
 def part_bytes(number: int) -> int:
-    """Return how large a part is: each thousand of a file's parts are larger than those before."""
+    """Return the size of a part in bytes: each thousand of a file's parts are larger than the thousand before."""
     return _PART_BYTES * (1 + (number - 1) // _PARTS_A_SIZE)
 
 
 class UploadFiles(HiddenFiles["UploadFile"]):
-    """Uploads to the final keys. Their list goes to the store before the first part, and is whole before the vote.
+    """Uploads to the final keys. A list of them is in the store before the first part, and complete before the vote.
 
-    An error leaves nothing to commit; a sweep aborts them, and then no part is taken any more: the writer raises
-    Retryable.
+    After an error there is nothing to commit. When a sweep aborts them, the store accepts no more parts, and the writer
+    raises Retryable.
     """
 
     def __init__(self, txn: Txn, store: Store) -> None:
@@ -52,7 +52,7 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         self._noted = 0
 
     def make(self) -> None:
-        """Nothing stands before the first file."""
+        """Do nothing: a store needs no folder."""
 
     def open(self, final: str) -> UploadFile:
         key = self._store.key(final)
@@ -65,7 +65,7 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         self._files.append((out, rows))
 
     def vote(self) -> VotedFiles:
-        """Wait for all parts, and note all uploads."""
+        """Wait for all parts, and list all uploads in the store."""
         files = tuple(file.voted(rows) for file, rows in self._files)
         with self._lock:
             self._note()
@@ -73,18 +73,18 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         return VotedFiles(self.root, f"_exactsink/{record_name(self._txn.id)}", files)
 
     def drop(self) -> None:
-        self._pool.shutdown(cancel_futures=True)  # a part that is on its way may outlive an abort
+        self._pool.shutdown(cancel_futures=True)  # wait for parts in flight, which may outlive an abort
         in_parallel(lambda begun: self._store.abort(*begun), self._begun)
         if self._noted:
             self._store.delete([self._record])
 
     def room_for(self, size: int) -> bool:
-        """Count bytes that begin to wait, or that wait no more; return whether memory has room for them."""
+        """Add to the count of waiting bytes (negative: fewer wait now); return whether memory has room for all."""
         self._waiting += size
         return self._waiting <= _MOST_WAITING
 
     def send(self, upload: Future[str], key: str, number: int, data: bytes) -> Future[Part]:
-        """Send a part, after the upload was begun. Raises OSError for an earlier one that could not be sent."""
+        """Send a part once the upload is begun. Raises OSError if an earlier part could not be sent."""
         while self._sending and sum(size for _, size in self._sending) + len(data) > _MOST_ON_THE_WAY:
             self._sending.popleft()[0].result()
         sent = self._pool.submit(lambda: self._store.put_part(key, upload.result(), number, data))
@@ -92,7 +92,10 @@ class UploadFiles(HiddenFiles["UploadFile"]):
         return sent
 
     def _begin(self, key: str, final: str) -> str:
-        """Begin an upload. The first is noted at once, and then each time when there are twice as many, or each."""
+        """Begin an upload. The list in the store is written for the first, then each time that the number doubles.
+
+        (For a store that lists no uploads itself, it is written each time.)
+        """
         upload = self._store.create(key, identity(self._txn.id, final))
         with self._lock:
             self._begun.append((key, upload))
@@ -129,12 +132,12 @@ class UploadFile(HashedFile):
             view = view[room:]
 
     def finish(self) -> None:
-        """Send the last part: a file has one part at least."""
+        """Send the last part: a file has at least one part."""
         if self._waiting.tell() or not self._parts:
             self._send()
 
     def voted(self, rows: int) -> VotedFile:
-        """Wait until all of a file of so many rows is sent."""
+        """Wait until the whole file is sent; return its part of the vote."""
         parts = self._files.sealed(self._key, self._upload.result(), [part.result() for part in self._parts])
         return VotedFile(self._upload.result(), self._final, self._size, self._hash.hexdigest(), parts, rows)
 
@@ -160,7 +163,7 @@ class UploadFile(HashedFile):
             self._in_memory, self._on_disk = 0, True
 
     def _forget(self) -> None:
-        """Drop what waits."""
+        """Drop the waiting bytes."""
         self._files.room_for(-self._in_memory)
         self._in_memory, self._on_disk = 0, False
         self._waiting.close()

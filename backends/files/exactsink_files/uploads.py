@@ -1,7 +1,7 @@
-"""Files in an object store: uploads, which nobody sees, until completing one gives its object the final name.
+"""Files in an object store: nobody sees an upload until its completion makes the object with the final name.
 
-A participant lists its uploads in an object of its own, `_exactsink/TXN.uploads`. That is what the sweep goes by first;
-what died before it could note an upload is found by the store's own listing, as far as the store has one.
+A participant lists its uploads in an object of its own, `_exactsink/TXN.uploads`, which a sweep reads first. If a
+writer died before it could list an upload, the sweep finds the upload in the store's own listing, if there is one.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _Answer = TypeVar("_Answer")
 
 
 def record_name(txn: str) -> str:
-    """Name the object in `_exactsink` that lists a participant's uploads."""
+    """Return the name of the object in `_exactsink` that lists a participant's uploads."""
     return txn + _RECORD
 
 
 def identity(txn: str, final: str) -> dict[str, str]:
-    """Return the metadata by which an object is known as the file of that name that a participant wrote."""
+    """Return the metadata that identify an object as a participant's file with this final name."""
     return {"exactsink-txn": txn, "exactsink-file": hashlib.sha256(final.encode()).hexdigest()[:16]}
 
 
@@ -62,10 +62,10 @@ class Uploads(FilePlace):
         return store_problems(self._own, str(self.root), ctx)
 
     def prepare(self) -> None:
-        """A store has no folders to make."""
+        """Do nothing: a store needs no folders."""
 
     def look(self, votes: Mapping[str, VotedFiles]) -> Look:
-        """Find what is missing: one listing finds what stands, and what it lacks is asked for one by one."""
+        """Find missing files: one listing shows the waiting uploads, and a query each shows the state of the others."""
         files = [(name, file) for name, vote in votes.items() for file in vote.files]
         waiting = self._store.waiting([file for _, file in files]) if files else set()
         missing = {name: [_wrong_parts(file, file.parts)] for name, file in files if _wrong_parts(file, file.parts)}
@@ -85,7 +85,7 @@ class Uploads(FilePlace):
 
     def withdraw(self, vote: VotedFiles) -> None:
         in_parallel(lambda file: self._store.abort(self._store.key(file.final), file.temp), vote.files)
-        if any(parts is not None for parts in self._parts(vote)):  # the answer to an abort is empty: it proves nothing
+        if any(parts is not None for parts in self._parts(vote)):  # an abort's answer proves nothing
             what, fix = f"the store keeps uploads to {vote.root}", "start the job again; if this stays, check the store"
             raise Retryable(what, why="it had reported them as aborted", next=fix)
         self.drop([vote])
@@ -99,24 +99,24 @@ class Uploads(FilePlace):
 
     def holds(self, txn: Txn) -> Sequence[str]:
         noted = len(self._noted(self._own.key(record_name(txn.id))))
-        takes = f"{noted or 'its'} unfinished uploads below {self.root} take room in the store, until it ends"
+        takes = f"{noted or 'its'} unfinished uploads below {self.root} take room in the store until it ends"
         rule = f" or {self._store.ends_by} ends them" if self._store.ends_by else ""
         return [f"{takes}{rule}; readers neither see them nor wait for them"]
 
     def drop(self, votes: Sequence[VotedFiles]) -> None:
-        """Remove the lists of uploads that are completed, and what else is left of them."""
+        """Remove the lists of completed uploads, and their remaining parts."""
         self._store.forget([file for vote in votes for file in vote.files])
         if self._store.notes != "none":
             self._store.delete([self._store.key(vote.folder) for vote in votes])
 
     def remove(self, txns: Sequence[Txn]) -> None:
-        """Abort all uploads of these participants: those on their lists, then those that the store lists."""
+        """Abort all uploads of these participants: on their own lists, and in the store's listing."""
         ids = {txn.id for txn in txns}
         records = [self._own.key(record_name(name)) for name in sorted(ids) if self._store.notes != "none"]
         noted = {pair for found in in_parallel(self._noted, records) for pair in found if _txn_name(pair[0]) in ids}
         unfinished = self._store.unfinished(everywhere=True)
         listed = {(upload.name, upload.upload_id) for upload in unfinished if _txn_name(upload.name) in ids}
-        for key in {key for key, _ in noted} - {key for key, _ in listed}:  # a server may know whole keys only
+        for key in {key for key, _ in noted} - {key for key, _ in listed}:  # a server may find whole keys only
             listed |= {(key, upload.upload_id) for upload in self._store.uploads(key) if upload.name == key}
         in_parallel(lambda pair: self._store.abort(*pair), sorted(noted | listed))
         self._own.delete(records)
@@ -124,7 +124,7 @@ class Uploads(FilePlace):
     def in_doubt(self, ctx: JobContext) -> Sequence[InDoubt]:
         """List the participants that have a list of uploads, or an upload.
 
-        Where the store finds none below the root, a committer looks once at all that the bucket has.
+        If the store finds none below the root, a committer lists the whole bucket once.
         """
         begun: dict[Txn, float] = {}
         begins = self._own.key(f"{ctx.job}.{ctx.sink}.")
@@ -139,7 +139,7 @@ class Uploads(FilePlace):
         return [InDoubt.of(txn, age_seconds=max(0.0, now - when)) for txn, when in begun.items()]
 
     def _noted(self, record: str) -> list[tuple[str, str]]:
-        """Read a list of uploads, which may be gone by now."""
+        """Read a list of uploads; an absent list counts as empty."""
         data = self._own.get(record)
         return [] if data is None else [(key, upload) for key, upload in json.loads(data)]
 
@@ -147,16 +147,16 @@ class Uploads(FilePlace):
         return in_parallel(lambda file: self._store.parts(self._store.key(file.final), file.temp), vote.files)
 
     def _state(self, file: VotedFile) -> tuple[bool, str]:
-        """Return whether an upload waits, and what keeps its file from its name."""
+        """Return whether an upload waits, and why its file can't get its name; empty if it can, or has it."""
         parts = self._store.parts(self._store.key(file.final), file.temp)
         if parts is not None:
             return True, "" if parts == list(file.parts) else self._other_parts(file)
         return False, "" if self._store.head(self._store.key(file.final)) is not None else self._gone(file)
 
     def _place(self, name: str, file: VotedFile, waits: bool, sent: Mapping[str, int]) -> Outcome:
-        """Complete one upload, or find that it is. Raises Fatal when a foreign object has its name.
+        """Complete one upload, or find that it is complete. Raises Fatal if a foreign object has its name.
 
-        Only an upload that was seen to wait is completed; a repeat is believed only when the object is seen: see
+        It completes only an upload that was seen to wait. After a repeat, only the object itself is a proof: see
         `Store.complete`.
         """
         refusal: OSError | None = None
@@ -175,33 +175,33 @@ class Uploads(FilePlace):
         if self._is_named(name, file):
             return Committed() if completed else AlreadyCommitted()
         if completed:
-            return Unknown(f"{self._named(file)} was completed, as the store answered, but it shows no object")
+            return Unknown(f"the store answered that it completed {self._named(file)}, but it shows no object")
         if proof == "gone":
             return Unknown(self._gone(file))
         if proof == "parts differ":
             return Unknown(f"{self._other_parts(file)}: {refusal}")
-        raise Retryable(  # a condition failed, and what it failed for is gone, or another call is at the same key
+        raise Retryable(  # a condition failed, but the cause is gone, or another call has the same key
             f"{self.root}/{file.final} could not be completed",
             why=str(refusal),
-            next="start the job again, which reads it again",
+            next="start the job again: the start queries the store again",
         ) from refusal
 
     def _stands(self, name: str, file: VotedFile) -> Standing:
-        """Find whether one object has its final name. Raises Fatal when a foreign one has it."""
-        waits, evidence = self._state(file)  # in this order: the name comes before the upload goes
+        """Find whether one object has its final name. Raises Fatal if a foreign object has it."""
+        waits, evidence = self._state(file)  # before the name, which an object gets before its upload goes
         if self._is_named(name, file):
             return AlreadyCommitted()
         return Prepared() if waits and not evidence else Unknown(evidence or self._gone(file))
 
     def _is_named(self, name: str, file: VotedFile) -> bool:
-        """Return whether an object has its final name. Raises Fatal when a foreign one has it."""
+        """Return whether an object has its final name. Raises Fatal if a foreign object has it."""
         held = self._store.head(self._store.key(file.final))
         if held is not None and not self._is_voted(held, name, file):
             raise foreign_file(f"{self.root}/{file.final}", file)
         return held is not None
 
     def _is_voted(self, held: ObjectHead, txn: str, file: VotedFile) -> bool:
-        """Return whether an object is the voted file: ours by its metadata, of its size, and of its parts."""
+        """Return whether an object is the voted file, by its metadata, its size and its parts."""
         ours = identity(txn, file.final).items() <= held.metadata.items()
         return ours and held.size == file.size and self._store.is_made_of(held, file.parts)
 
@@ -212,20 +212,20 @@ class Uploads(FilePlace):
         return f"{self._named(file)} is gone, and so is its object"
 
     def _other_parts(self, file: VotedFile) -> str:
-        return f"the parts of {self._named(file)} are not those that were voted for"
+        return f"the parts of {self._named(file)} are not the parts that the task voted for"
 
 
-def _each(votes: Mapping[str, VotedFiles], ask: Callable[[str, VotedFile], _Answer]) -> dict[str, list[_Answer]]:
-    """Find an answer for each file, many at a time; return them by participant."""
+def _each(votes: Mapping[str, VotedFiles], call: Callable[[str, VotedFile], _Answer]) -> dict[str, list[_Answer]]:
+    """Call for each file, many at a time; return the answers by participant."""
     files = [(name, file) for name, vote in votes.items() for file in vote.files]
     answers: dict[str, list[_Answer]] = {name: [] for name in votes}
-    for (name, _), answer in zip(files, in_parallel(lambda each: ask(*each), files), strict=True):
+    for (name, _), answer in zip(files, in_parallel(lambda each: call(*each), files), strict=True):
         answers[name].append(answer)
     return answers
 
 
 def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
-    """Return what is wrong with a vote's list of parts: a store completes a file with some of them only, too."""
+    """Return the fault of a vote's list of parts, because a store would also complete a file with some of them only."""
     if [part.number for part in parts] != list(range(1, len(parts) + 1)) or not parts:
         return f"the vote for {file.final} does not list all parts of its upload {file.temp}"
     size = sum(part.size for part in parts)
@@ -233,6 +233,6 @@ def _wrong_parts(file: VotedFile, parts: Sequence[Part]) -> str:
 
 
 def _txn_name(key: str) -> str:
-    """Return the part of a file's key that is its participant's id, if it is a file of ours."""
+    """Return the participant's id in the key of one of exactsink's files; empty for other keys."""
     found = _FILE.fullmatch(key)
     return "" if found is None else found["txn"]

@@ -1,4 +1,4 @@
-"""What a participant's vote says: which hidden files it sealed, and the names that they are to get."""
+"""A participant's vote: the hidden files that it sealed, and their final names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Folder = TypeVar("_Folder", Path, ObjectPath, AnyPath)
 
 
 class Part(NamedTuple):
-    """One part of a multipart upload, numbered from 1; its tag is the server's."""
+    """One part of a multipart upload, numbered from 1, with the server's tag."""
 
     number: int
     size: int
@@ -69,9 +69,9 @@ class VotedFile:
 
 @dataclass(frozen=True, slots=True)
 class VotedFiles:
-    """All that another process needs to commit a participant, or to find that it is committed.
+    """The data by which any process commits a participant, or finds that it is committed.
 
-    `folder` holds its temp files; in a store it is the object that lists its uploads. Both are below the root.
+    `folder`: the folder of its temp files; in a store, the object that lists its uploads. Both are below the root.
     """
 
     root: str
@@ -84,7 +84,7 @@ class VotedFiles:
 
     @classmethod
     def load(cls, committable: Committable) -> VotedFiles:
-        """Read a vote. Raises Fatal for what is none."""
+        """Read a vote. Raises Fatal if it can't be read."""
         check_version(committable, 1, PAYLOAD_VERSION)
         try:
             voted = json.loads(committable.payload)
@@ -98,7 +98,7 @@ class VotedFiles:
         if (txn.job, txn.sink) != (ctx.job, ctx.sink):
             raise _refused(txn, f"this is sink {ctx.sink} of job {ctx.job}")
         if self.root != str(root) and (in_store or os.path.realpath(self.root) != os.path.realpath(str(root))):
-            raise _refused(txn, f"its target is {self.root!r}, and the sink's is {root}")
+            raise _refused(txn, f"its target is {self.root!r}, but the sink's is {root}")
         uploads = isinstance(root, ObjectPath) and not root.renames
         if self.folder != f"_exactsink/{txn.id}" + (".uploads" if uploads else ""):
             raise _refused(txn, f"{self.folder!r} is not its folder below {root}")
@@ -107,7 +107,7 @@ class VotedFiles:
         final = re.compile(rf"{re.escape(txn.id)}(\.\d+)?\.(parquet|json|csv)")
         for file in self.files:
             if not (is_below(file.final) and final.fullmatch(file.final.rpartition("/")[2])):
-                raise _refused(txn, f"{file.final!r} is not a name that its file may get below {root}")
+                raise _refused(txn, f"its file must not get the name {file.final!r} below {root}")
             if file.final.startswith("_exactsink/") or not temp.fullmatch(file.temp):
                 raise _refused(txn, f"{file.temp!r}, to become {file.final!r}, is not a file of its own")
         if len({file.final for file in self.files} | {file.temp for file in self.files}) != 2 * len(self.files):
@@ -115,31 +115,31 @@ class VotedFiles:
 
 
 def is_below(path: str) -> bool:
-    """Return whether a path that was read somewhere stays below the folder that it is taken from."""
+    """Return whether a relative path stays below its folder."""
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
 
 
 def temp_root(root: _Folder) -> _Folder:
-    """Name the folder of all participants and marks: in the target's own file system, as links don't cross."""
+    """Return the folder of all participants and marks. It is in the target, because links stay in one file system."""
     return root / "_exactsink"
 
 
 def temp_folder(root: _Folder, txn: Txn) -> _Folder:
-    """Name the folder that holds one participant's temp files, and nothing else."""
+    """Return the folder that holds one participant's temp files, and nothing else."""
     return temp_root(root) / txn.id
 
 
 def final_name(txn: Txn, partition: str, number: int, form: str) -> str:
-    """Name a file's place below the root. The transaction's id with the file's number is unique without its folder.
+    """Return a file's final name below the root. The transaction's id and the file's number make it unique.
 
-    Votes of earlier releases count per folder.
+    Votes of earlier releases count the files of each folder.
     """
     name = f"{txn.id}.{number}.{form}" if number else f"{txn.id}.{form}"
     return f"{partition}/{name}" if partition else name
 
 
 def own_txn(ctx: JobContext, name: str) -> Txn | None:
-    """Read the id of one of this job's and sink's participants; None for all other names."""
+    """Read the id of a participant of this job and sink; return None for all other names."""
     txn = Txn.parse(name)
     return txn if txn is not None and (txn.job, txn.sink) == (ctx.job, ctx.sink) else None
 
@@ -148,5 +148,5 @@ def _refused(txn: Txn, why: str) -> Fatal:
     return Fatal(
         f"sink {txn.sink}: the vote of {txn.id} is refused",
         why=why,
-        next="somebody changed the journal: restore it from a copy, then start the job again; no file was changed",
+        next="restore the journal from a copy, because it was changed; then start the job again; no file was changed",
     )

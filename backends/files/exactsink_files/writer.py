@@ -23,7 +23,7 @@ _Folder = TypeVar("_Folder", Path, ObjectPath)
 
 
 class HiddenFiles(ABC, Generic[_Out]):
-    """One participant's files in one place, seen by nobody before the commit."""
+    """One participant's files in one place. Nobody sees them before the commit."""
 
     root: str
 
@@ -33,19 +33,19 @@ class HiddenFiles(ABC, Generic[_Out]):
 
     @abstractmethod
     def open(self, final: str) -> _Out:
-        """Open a file that is to get this name below the root. Raises Fatal for one that no commit could give."""
+        """Open a file that the commit gives this name below the root. Raises Fatal if no commit could give it."""
 
     @abstractmethod
     def seal(self, out: _Out, rows: int) -> None:
-        """Take a file of so many rows that was written whole."""
+        """Seal a file that was written whole, with `rows` rows."""
 
     @abstractmethod
     def vote(self) -> VotedFiles:
-        """Make all files durable: from here on any process can commit them."""
+        """Make all files durable: from then on, any process can commit them."""
 
     @abstractmethod
     def drop(self) -> None:
-        """Remove the files, whose writers are closed. Idempotent, also when a sweep was here before."""
+        """Remove the files. Their writers are closed. Idempotent, also after a sweep."""
 
 
 class FilesWriter(Writer, Generic[_Out]):
@@ -83,8 +83,8 @@ class FilesWriter(Writer, Generic[_Out]):
 class InFolder(HiddenFiles[HashedFile], Generic[_Folder]):
     """Files in `<root>/_exactsink/<txn.id>/`.
 
-    A sweep removes that folder; from then on every call of their writer but `abort` raises Retryable, `pre_commit`
-    included.
+    A sweep removes that folder. From then on, every call of the writer except `abort` raises Retryable, also
+    `pre_commit`.
     """
 
     def __init__(self, txn: Txn, root: _Folder) -> None:
@@ -108,13 +108,13 @@ class InFolder(HiddenFiles[HashedFile], Generic[_Folder]):
         self._sealed.append(VotedFile(*self._open.pop(out), *out.seal(), rows=rows))
 
     def vote(self) -> VotedFiles:
-        """Sync the folders that name the files."""
+        """Sync the folders of the files, and return the vote."""
         sync_folders([self._folder, self._folder.parent])
         return VotedFiles(self.root, f"{self._folder.parent.name}/{self._folder.name}", tuple(self._sealed))
 
 
 class TempFolder(InFolder[Path]):
-    """A local folder, as closed as `mode` says; its files have the rights of committed ones, which they become."""
+    """A local folder with the rights of `mode`. Its files already have the rights of committed files."""
 
     def __init__(self, txn: Txn, root: str, mode: FileMode = "umask", driver_user: int = 0) -> None:
         super().__init__(txn, Path(root))
@@ -122,12 +122,12 @@ class TempFolder(InFolder[Path]):
         self._driver_user = driver_user
 
     def make(self) -> None:
-        """Make the participant's own folder; the one above is the driver's to make, durably."""
+        """Make the participant's own folder. The driver has made the folder above, durably."""
         if self._mode == "private" and self._driver_user not in (0, os.getuid()):
             raise Fatal(
                 f"sink {self._sink}: the driver could not read this task's files below {self.root}",
-                why=f"it runs as user {self._driver_user}, this executor as user {os.getuid()}",
-                next='set [job] file_mode = "group", with a group that both are in, or let them be one user',
+                why=f"the driver runs as user {self._driver_user}, this executor as user {os.getuid()}",
+                next='set [job] file_mode = "group", with a group of both users, or run both as one user',
             )
         try:
             new_folder(self._folder, self._mode)
@@ -155,7 +155,7 @@ class TempFolder(InFolder[Path]):
 
 
 def in_use(folder: object) -> Retryable:
-    """Return the error for a participant's folder that stands already."""
+    """Return the error for a participant's folder that exists already."""
     return Retryable(
         f"the target can't be written: {folder} exists",
         why="another attempt uses this transaction's id",
@@ -167,6 +167,6 @@ def too_long(sink: str, final: str, who: str) -> Fatal:
     """Return the error for a name that no commit could give."""
     return Fatal(
         f"sink {sink}: no file can be called {final}",
-        why=f"the name is longer than {who} takes",
+        why=f"the name is longer than {who} accepts",
         next="use partition columns with shorter values, or a shorter path",
     )

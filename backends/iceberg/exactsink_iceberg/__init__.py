@@ -1,13 +1,14 @@
-"""The `iceberg` backend: tasks write Parquet files, and one snapshot of an Iceberg table names an epoch's.
+"""The `iceberg` backend: tasks write Parquet files, and one snapshot of an Iceberg table names an epoch's files.
 
-The way of a row, and then of its vote:
+The modules, in the order in which a row, and then its vote, passes them:
 
 - `plugin`: announces the backend.
-- `options`, `backend`: the options, and what the backend says of itself.
+- `options`, `backend`: the options and traits.
 - `writer`: a task attempt's Parquet files, which no snapshot names; `partitions` divides their rows.
-- `committer`: adds them to the table by one snapshot, or finds that they are there; what the sweep finds.
-- `tables`: the table, the sink's mark in it, and the one call that commits; `durable_io` syncs the table's own files.
-- `preflight`: columns and settings of a table that a plain writer can't serve.
+- `votes`: the content of a vote.
+- `committer`: adds the files by one snapshot, or finds that they are there; lists participants for the sweep.
+- `tables`: the table, the sink's mark in it (`marks`), and the one call that commits; `durable_io` syncs its files.
+- `preflight`: checks a table for columns and settings that this writer does not support.
 - `conformance`: targets for the conformance kit.
 """
 

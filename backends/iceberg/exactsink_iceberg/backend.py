@@ -1,4 +1,4 @@
-"""The `iceberg` backend: what it promises, and what travels to the executors."""
+"""The `iceberg` backend: its traits, and the parts of it that executors use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["IcebergBackend", "IcebergOptions"]
 
 
 class IcebergBackend(Backend):
-    """What is journaled and travels to the executors: the options, no open table."""
+    """Write rows to an Iceberg table. Executors get the options, but no open table."""
 
     Options = IcebergOptions
     options: IcebergOptions
@@ -32,7 +32,7 @@ class IcebergBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        """A removal of orphan files may delete files that wait for their commit."""
+        """Return traits: a removal of orphan files may delete files that wait for their commit."""
         appends = self.options.mode == "append"
         given = Traits(atomic_visibility=True, can_lose_votes=True, marks=True, validates_rows=True)
         return replace(given, appends=appends, batch_only=not appends)

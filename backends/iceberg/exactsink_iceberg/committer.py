@@ -1,6 +1,6 @@
 """The driver's side: one snapshot of the table names an epoch's files, and holds the sink's mark.
 
-The snapshot goes right behind the one that was looked at, or nowhere: see `tables`.
+The committer reads the branch's last snapshot, and adds the new one directly after it, or not at all: see `tables`.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from exactsink_iceberg.writer import Ticket, answering, remove
 __all__ = ["IcebergCommitter"]
 
 _TRIES = 100
-"""How often other writers may be faster: each try takes some 10 ms."""
+"""How often other writers may be faster: each try takes about 10 ms."""
 
 
 class IcebergCommitter(Committer):
-    """The driver's side."""
+    """Commit files by one snapshot; the sink's mark in it proves which were committed."""
 
     def __init__(self, options: IcebergOptions, ctx: JobContext) -> None:
         self._options, self._ctx = options, ctx
@@ -92,7 +92,7 @@ class IcebergCommitter(Committer):
             table = self._target.table() or self._made(schema)
             raise_errors(self._ctx.sink, table_problems(table, self._options))
             raise_errors(self._ctx.sink, self._misfits(schema, table))
-            self._marker(epoch).check_new(self._target.marker(table))  # before anything of the table changes
+            self._marker(epoch).check_new(self._target.marker(table))  # before the table is changed
             if self._adds and any(self._misfits(schema, table)):
                 table = self._target.add_columns(table, new_columns(schema))
             table = self._target.begin_branch(table)
@@ -101,27 +101,27 @@ class IcebergCommitter(Committer):
         return self._opened[1]
 
     def row_rules(self, schema: pa.Schema) -> bytes:
-        """Return what tasks judge rows by: the ticket of the epoch, which has the table's columns."""
+        """Return the epoch's ticket, because it has the table's columns, against which tasks check rows."""
         if self._opened is not None and self._opened[0].equals(schema):
             return self._opened[1]
         with self._answering():
             return self._ticket(self._target.standing(), schema).model_dump_json().encode()
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        """Count the rows of the epochs' files that the table still names, by one listing of them.
+        """Count the rows of the epochs' files that the table still names, by one listing of the table.
 
-        A file that is named no more was rewritten or deleted: nothing can be said of its epoch then. `deep` compares
-        the bytes with the vote's.
+        If the table no longer names a file, it was rewritten or deleted, and the epoch can't be counted. `deep`
+        compares each file's SHA-256 with the vote's.
         """
         with self._answering():
             named = {file.file_path for file in self._target.files(self._target.table())}
             return {epoch: self._audited(committables, named, deep) for epoch, committables in epochs.items()}
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        """Add all files by one snapshot, after a look at the table: first at its mark, then at the files.
+        """Add all files by one snapshot. Before it, read the table's mark, and then look at the files.
 
-        A set of which a file is gone is lost as a whole, once an empty snapshot exists: a driver that saw all files
-        there, and stalled, can't add them any more.
+        Idempotent, from any process; durable when it returns. If a file is gone, the whole set is lost once an empty
+        snapshot exists: a driver that saw all files and stalled can't add them any more.
         """
         marker, refused = self._marker(epoch, committables), ""
         with self._answering():
@@ -150,7 +150,7 @@ class IcebergCommitter(Committer):
         with self._answering():
             pending = marker.must_apply(self._target.marker(self._target.standing()))
             damage = self._damage(epoch, committables) if pending else None
-            if damage is not None:  # another driver may have committed since, and others replaced the files
+            if damage is not None:  # another driver may have committed since, and other writers replaced the files
                 pending = marker.must_apply(self._target.marker(self._target.standing()))
         return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
 
@@ -159,7 +159,7 @@ class IcebergCommitter(Committer):
             named = self._target.files(self._target.table()) if len(undecided) else []
             for participant in undecided:
                 if any(f"/{participant.ref}." in file.file_path for file in named):
-                    what = f"the table names files of {participant.ref}, which was never decided"
+                    what = f"the table names files of {participant.ref}, although it was never decided"
                     raise Fatal(what, next="find out who added them; exactsink changed nothing there")
                 remove(self._records, participant.ref)
 
@@ -178,7 +178,7 @@ class IcebergCommitter(Committer):
         return self.mark() or Mark(self._ctx.lineage)
 
     def trim_marks(self) -> None:
-        """Delete no mark, because a mark replaces the one before; expire this sink's older snapshots if asked to."""
+        """Delete no mark, because a mark replaces the one before; with keep_snapshots, expire the sink's older ones."""
         keep = self._options.keep_snapshots
         if keep is not None:
             with self._answering():
@@ -230,13 +230,13 @@ class IcebergCommitter(Committer):
             if voted.path not in named:
                 return Audit(None, f"{voted.path} was rewritten or deleted")
             if deep and file_sha256(path_at(voted.path)) != voted.sha256:
-                return Audit(None, f"{voted.path} is not what was voted")
+                return Audit(None, f"{voted.path} is not the file that was voted for")
         return Audit(sum(each.rows for each in committables), "files that the table names")
 
     def _added(self, table: Table, committables: Sequence[Committable]) -> list[DataFile]:
         """Return the votes' files for a manifest.
 
-        Raises Fatal where the table's columns or partitions are not the files' any more.
+        Raises Fatal if the table no longer has the files' columns or partitions.
         """
         voted = [voted for committable in committables for voted in votes_of(committable)]
         gone = {int(place) for each in voted for place in each.numbers["column_sizes"]} - {*table.schema().field_ids}
@@ -248,7 +248,7 @@ class IcebergCommitter(Committer):
         return [data_file(each) for each in voted]
 
     def _replaced(self, table: Table, added: Sequence[DataFile]) -> list[DataFile]:
-        """Return the files that those of a batch run replace: all in partitions that it has rows of."""
+        """Return the files that a batch run replaces: all in the partitions of its rows."""
         if self._options.mode == "append":
             return []
         partitions, spec = {repr(file.partition) for file in added}, table.spec().spec_id
@@ -256,14 +256,14 @@ class IcebergCommitter(Committer):
         if any(file.spec_id != spec for file in there):
             what = f"{self._options.table} has files of earlier partitions"
             fix = 'rewrite them by rewrite_data_files, or set mode = "append"'
-            raise Fatal(what, why="which rows of a partition they have is not known", next=fix)
+            raise Fatal(what, why="exactsink does not know to which partitions their rows belong", next=fix)
         return [file for file in there if repr(file.partition) in partitions]
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
         return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
-        """Drop the records, durably: what has one may be swept. A participant's own record goes last."""
+        """Remove the records, durably: a sweep may take files with a record. A participant's own record goes last."""
         ids = tuple(committable.ref for committable in committables)
         listed = [name for name in file_names(self._records) if name.rpartition(".")[0] in ids] if ids else []
         remove_files(self._records, [*listed, *ids])
@@ -277,6 +277,6 @@ class IcebergCommitter(Committer):
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
-        """Raise what the catalog and the disk say as what the caller does next."""
+        """Turn errors of the catalog and of the storage into Retryable or Fatal."""
         with answering(self._records), self._target.answering():
             yield

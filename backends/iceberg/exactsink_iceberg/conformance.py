@@ -1,4 +1,4 @@
-"""How the conformance kit reaches Iceberg tables: a catalog in SQLite and a warehouse in each scenario's folder."""
+"""Targets for the conformance kit: Iceberg tables, with a SQLite catalog and a warehouse in each scenario's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["IcebergTarget", "StrictTarget", "targets"]
 
 @dataclass(frozen=True)
 class IcebergTarget(ConformanceTarget):
-    """A table. A row was applied as often as it is in the files that the branch's head names."""
+    """A table. A row was applied as often as it occurs in the files that the branch's head names."""
 
     partition_by: tuple[str, ...] = ()
     uri: str = ""
@@ -85,7 +85,7 @@ class IcebergTarget(ConformanceTarget):
 
 
 class StrictTarget(IcebergTarget):
-    """A table that others made, with a column that may not be NULL."""
+    """A table that exactsink did not make, with a column that must not be NULL."""
 
     def backend(self, folder: Path) -> Backend:
         columns = [field.with_nullable(field.name != "amount") for field in ROWS]

@@ -1,6 +1,6 @@
-"""How pyiceberg reads and writes a table's own files: each is durable before anything names it.
+"""pyiceberg's reads and writes of a table's own files: each file is durable before anything names it.
 
-pyiceberg leaves them to the system. A catalog that named a file which a power cut took would have lost its table.
+pyiceberg itself does not sync its files. If the catalog named a file that a power cut took, the table would be lost.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["DurableFileIO", "new_data_file", "path_at", "sync_file"]
 
 
 class _Stream(OutputStream):
-    """A new file that is durable, with its name, once it is closed; a block that raises leaves none."""
+    """A new file. File and name are durable once it is closed; a block that raises leaves no file."""
 
     def __init__(self, path: AnyPath) -> None:
         self._path, self._file = path, new_data_file(path)
@@ -41,7 +41,7 @@ class _Stream(OutputStream):
 
     @property
     def closed(self) -> bool:
-        """Return whether it is closed; Arrow looks."""
+        """Return whether the file is closed. Arrow reads this."""
         return self._file.closed
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class _StoredFile(InputFile, OutputFile):
 
 
 class DurableFileIO(PyArrowFileIO):
-    """Reads rows as pyiceberg does; metadata and manifests go through exactsink's own storage."""
+    """Reads rows as pyiceberg does; reads and writes metadata and manifests by exactsink's own storage."""
 
     def new_input(self, location: str) -> InputFile:  # type: ignore[override]
         return _StoredFile(location)
@@ -105,7 +105,7 @@ def path_at(location: str) -> AnyPath:
 
 
 def new_data_file(path: AnyPath) -> DurableFile | ObjectFile:
-    """Begin a file of the table; a folder that is missing is made."""
+    """Begin a file of the table, and make its folder if it is missing."""
     if isinstance(path, ObjectPath):
         return ObjectFile(path)
     make_folder(path.parent)
@@ -113,7 +113,7 @@ def new_data_file(path: AnyPath) -> DurableFile | ObjectFile:
 
 
 def sync_file(location: str) -> None:
-    """Sync a local file that another writer made. One that is gone is left to whoever reads it."""
+    """Sync a local file that another writer made. Ignore a missing file, because its readers report it."""
     path = path_at(location)
     if not isinstance(path, ObjectPath):
         with suppress(FileNotFoundError), open(path, "rb") as file:

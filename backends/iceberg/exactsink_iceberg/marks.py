@@ -1,6 +1,6 @@
-"""The sink's mark: in the table's properties, and in the summary of the snapshot that the same commit made.
+"""The sink's mark: in the table's properties, and in the summary of the snapshot of the same commit.
 
-A rollback leaves properties as they are, and an expiry removes snapshots: each is seen by the other.
+A rollback keeps the properties, and an expiry removes snapshots: each of the two places reveals a change of the other.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["KeptMark", "ancestors", "shown_mark"]
 
 
 class KeptMark(BaseModel):
-    """A mark as the table keeps it; `snapshot` and `sequence` are in the properties alone."""
+    """A mark in the table. Only the properties have `snapshot` and `sequence`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     lineage: str
@@ -25,14 +25,14 @@ class KeptMark(BaseModel):
     sequence: int = 0
 
     def text(self) -> str:
-        """Return it as it is kept."""
+        """Return the mark as text, in the form that the table keeps."""
         return self.model_dump_json(exclude_defaults=True)
 
 
 def ancestors(table: TableMetadata, branch: str) -> tuple[list[Snapshot], bool]:
-    """List a branch's snapshots, the newest first, and say whether an expiry has cut the list.
+    """Return a branch's snapshots, the newest first, and whether an expiry has cut the list.
 
-    pyiceberg's expiry takes the parent's id away, others leave it; a table's first snapshot has sequence number 1.
+    pyiceberg's expiry removes the parent's id; other tools leave it. A table's first snapshot has sequence number 1.
     """
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.snapshots}
     found, at = list[Snapshot](), table.snapshot_by_name(branch)
@@ -44,11 +44,11 @@ def ancestors(table: TableMetadata, branch: str) -> tuple[list[Snapshot], bool]:
 
 
 def shown_mark(table: TableMetadata, key: str, branch: str) -> KeptMark | None:
-    """Return the mark of the epoch that a branch shows; None where it shows none, or it is not known.
+    """Return the mark of the epoch that a branch shows; None if it shows none, or if the mark is not known.
 
-    The newest ancestor that has a mark counts, whatever the properties are: if they differ, the table was rolled back.
-    If expiry has cut the ancestors before any mark, the properties count, unless the oldest snapshot that is left is
-    older than the mark's: then the branch does not contain it.
+    The mark of the newest ancestor with a mark counts, whatever the properties are: if they differ, the table was
+    rolled back. If an expiry has removed all ancestors with a mark, the properties count, unless the oldest remaining
+    snapshot is older than the mark's: then the branch does not contain it.
     """
     kept = _read(table.properties.get(key), key)
     line, cut = ancestors(table, branch)
@@ -67,4 +67,4 @@ def _read(text: str | None, key: str) -> KeptMark | None:
     except ValidationError:
         what = f"the table's {key} can't be read as a mark"
         fix = "find out who changed it, and put the table back"
-        raise Fatal(what, why="it was edited, or is of a newer release", next=fix) from None
+        raise Fatal(what, why="it was edited, or a newer release wrote it", next=fix) from None

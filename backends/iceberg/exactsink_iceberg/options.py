@@ -15,7 +15,7 @@ from exactsink.contract import BackendOptions
 __all__ = ["PROVEN_CATALOGS", "IcebergOptions"]
 
 PROVEN_CATALOGS = {"sqlite": "sql", "postgresql": "sql", "http": "rest", "https": "rest"}
-"""The schemes of `uri` that tests of ours reach, and pyiceberg's name of the catalog behind each."""
+"""The schemes of `uri` that exactsink is tested with, and pyiceberg's name of each catalog."""
 
 
 class IcebergOptions(BackendOptions):
@@ -68,7 +68,7 @@ class IcebergOptions(BackendOptions):
 
     @property
     def catalog_kind(self) -> str:
-        """Name the kind of catalog, as pyiceberg does."""
+        """Return pyiceberg's name of the kind of catalog."""
         scheme = re.split(r"[+:]", self.uri.get_secret_value())[0] if self.uri is not None else ""
         given = self.catalog_options.get("type")
         return given.get_secret_value() if given is not None else PROVEN_CATALOGS.get(scheme, scheme)
@@ -86,6 +86,6 @@ class IcebergOptions(BackendOptions):
         if url := re.fullmatch(r"s3[an]?://([^/@:?#\s]+/[^?#\s]*[^/?#\s])/?", warehouse):
             return f"s3://{url[1]}"
         if not warehouse or re.match(r"[A-Za-z][\w+.-]*:", warehouse) or re.search(r"[?#%]", warehouse):
-            raise ValueError("give a local folder or s3://bucket/path, without ? # %: other stores are not proven here")
+            raise ValueError("give a local folder or s3://bucket/path, without ? # %: other stores are not supported")
         folder = (info.context or {}).get("folder") or "."  # of the job's file
         return os.path.realpath(Path(folder) / Path(warehouse).expanduser())

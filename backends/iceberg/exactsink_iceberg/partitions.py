@@ -1,4 +1,4 @@
-"""A table's partitions: their values for rows, as Iceberg's transforms make them, and rows divided by them."""
+"""A table's partitions: compute rows' partition values by Iceberg's transforms, and divide rows by them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def partition_of(text: str) -> tuple[str, Transform[Any, Any]]:
 
 
 def partition_types_fit(spec: PartitionSpec, schema: Schema) -> list[str]:
-    """Return partitions whose values a vote can't hold, or which no writer of ours makes."""
+    """Return the partitions that this backend does not support, because of their transform or their type."""
     wrong = []
     for field in spec.fields:
         source = schema.find_field(field.source_id)
@@ -45,7 +45,7 @@ _TRANSFORMS = {"identity", "bucket", "truncate", "year", "month", "day", "hour",
 
 
 def divided(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Divide rows by their partition, each in their order."""
+    """Divide rows by their partition, in their order."""
     if not spec.fields:
         yield (), rows
         return
@@ -62,7 +62,7 @@ def _values(column: pa.ChunkedArray, field: PartitionField, schema: Schema) -> t
     kind = schema.find_type(field.source_id)
     for is_one, integer in _DAYS_OR_MICROS.items():
         if is_one(column.type):
-            column = column.cast(integer)  # the days and microseconds that transforms take
+            column = column.cast(integer)  # transforms need days and microseconds
     encoded = column.combine_chunks().dictionary_encode(null_encoding="encode")
     encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
     transform = field.transform.transform(kind)

@@ -1,4 +1,4 @@
-"""What preflight finds: a table's columns beside the rows', and what a table asks of its writers."""
+"""Preflight: compare a table's columns with the rows', and check the table's requirements for writers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
 
 
 def sink_problems(options: IcebergOptions) -> Iterator[Finding]:
-    """Find what no test of ours has reached."""
+    """Find a catalog that exactsink is not tested with."""
     if options.catalog_kind not in PROVEN_CATALOGS.values():
-        what = f"the catalog is of the kind {options.catalog_kind}, which is not proven here"
-        yield Finding("warning", what, "play crashes against it before you rely on it, or use a SQL or REST catalog")
+        what = f"the catalog is of the kind {options.catalog_kind}, with which exactsink is not tested"
+        yield Finding("warning", what, "test crashes with it before you rely on it, or use a SQL or REST catalog")
 
 
 def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
-    """Find what the table asks for that this writer does not give."""
+    """Find requirements of the table that this writer does not meet."""
     location = table.location()
     if is_object_url(location) and object_scheme(location) != "s3":
-        fix = "write to one in a folder or on S3: other stores are not proven here"
-        yield Finding("error", f"the table lies in {location}", fix)
+        fix = "write to a table in a folder or on S3: other stores are not supported"
+        yield Finding("error", f"the table is in {location}", fix)
     ref = table.metadata.refs.get(options.branch)
     if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
         yield Finding("error", f"{options.branch} is a tag of the table", "name a branch")
@@ -75,7 +75,7 @@ def _other_partitions(table: Table, partition_by: Sequence[str]) -> Iterator[Fin
 
 
 def new_columns(schema: pa.Schema) -> Schema:
-    """Return the rows' columns as a new table has them. Raises TypeError or ValueError for what Iceberg lacks."""
+    """Return the rows' columns with Iceberg's types. Raises TypeError or ValueError if Iceberg has no such type."""
     try:
         columns = pa.schema([field.with_type(plain(field.type)) for field in schema])
         return assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(columns))
@@ -84,7 +84,7 @@ def new_columns(schema: pa.Schema) -> Schema:
 
 
 def new_spec(columns: Schema, partition_by: Sequence[str]) -> PartitionSpec:
-    """Return a new table's partitions. Raises ValueError for a column that is not there."""
+    """Return a new table's partitions. Raises ValueError for a column that does not exist."""
     fields = []
     for number, text in enumerate(partition_by):
         name, transform = partition_of(text)
@@ -98,10 +98,10 @@ def new_spec(columns: Schema, partition_by: Sequence[str]) -> PartitionSpec:
 
 
 def new_table_problems(schema: pa.Schema, options: IcebergOptions) -> Iterator[Finding]:
-    """Find what a table for these rows can't have."""
+    """Find columns and partitions of these rows that a new table can't have."""
     if options.mode == "overwrite_partitions" and not options.partition_by:
         fix = 'set partition_by, or mode = "append"'
-        yield Finding("error", "a table without partitions has none that could be overwritten", fix)
+        yield Finding("error", "a table without partitions has no partitions to overwrite", fix)
     try:
         columns = new_columns(schema)
         wrong = partition_types_fit(new_spec(columns, options.partition_by), columns)
@@ -113,11 +113,11 @@ def new_table_problems(schema: pa.Schema, options: IcebergOptions) -> Iterator[F
 
 
 def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[Finding]:
-    """Compare rows with the table's columns. With `adds`, what the first epoch changes is only announced."""
-    stand = {field.name: field for field in table.schema().as_arrow()}
+    """Compare the rows' columns with the table's. With `adds`, a change by the first epoch is only a warning."""
+    there = {field.name: field for field in table.schema().as_arrow()}
     for field in schema:
-        kind = stand[field.name].type if field.name in stand else None
-        known = field.name.lower() in map(str.lower, stand)
+        kind = there[field.name].type if field.name in there else None
+        known = field.name.lower() in map(str.lower, there)
         if adds and (not known or (kind is not None and (plain(kind), plain(field.type)) in _WIDER)):
             what = f"the table has no column {field.name}: the first epoch adds it"
             wide = f"column {field.name} is {kind}: the first epoch makes it {field.type}"
@@ -128,13 +128,13 @@ def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[
         elif plain(field.type) != plain(kind):
             yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
     sources = {table.schema().find_column_name(each.source_id) for each in table.spec().fields}
-    for name, field in stand.items():
+    for name, field in there.items():
         if name not in schema.names and (name in sources or not field.nullable):
             yield Finding("error", f"the rows have no column {name}", f"select {name} into this sink")
 
 
 def plain(kind: pa.DataType) -> pa.DataType:
-    """Return a type as Iceberg has it: it knows one text, one list, and whole numbers of 32 and of 64 bits."""
+    """Return Iceberg's type for a type: Iceberg has one text, one list, and whole numbers of 32 and of 64 bits."""
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):

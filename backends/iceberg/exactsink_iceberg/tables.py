@@ -1,4 +1,4 @@
-"""The table: what it says of a sink, and one snapshot more."""
+"""The table: read a sink's mark, and add a snapshot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CALL_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class _Try:
-    """A snapshot that may not have become the branch's: what it was to follow, and the files that it alone names."""
+    """A snapshot that may not be in the branch: its parent there (`base`), and the files that only this one names."""
 
     base: int | None
     snapshot: int
@@ -52,7 +52,7 @@ class _Try:
 
 
 class SinkTable:
-    """One sink's view. The table is read again in each call: what was known of it may have gone back in time."""
+    """One sink's view. Each call reads the table again, because it may have been restored."""
 
     def __init__(self, options: IcebergOptions, job: str, sink: str) -> None:
         self._options, self._job, self._sink = options, job, sink
@@ -66,7 +66,7 @@ class SinkTable:
 
     @property
     def catalog(self) -> Catalog:
-        """Open the catalog. A SQL catalog makes its tables where they are missing."""
+        """Open the catalog. A SQL catalog makes its own tables if they are missing."""
         if self._catalog is None:
             make_folder(self.root)
             options = self._options
@@ -78,19 +78,19 @@ class SinkTable:
                 given |= {"type": "sql", "warehouse": self._location}
             self._catalog = load_catalog(options.catalog, **given)
             if (session := getattr(self._catalog, "_session", None)) is not None:
-                real = session.request  # it waits for ever by itself
+                real = session.request  # by itself, it waits permanently
                 session.request = lambda *args, **more: real(*args, **{"timeout": _CALL_SECONDS, **more})
         return self._catalog
 
     def table(self) -> Table | None:
-        """Load the table as it is now; None where there is none."""
+        """Load the table as it is now; return None if it does not exist."""
         try:
             return self.catalog.load_table(self._options.table)
         except NoSuchTableError:
             return None
 
     def standing(self) -> Table:
-        """Load the table. Raises Fatal where there is none any more."""
+        """Load the table. Raises Fatal if it no longer exists."""
         table = self.table()
         if table is None:
             what = f"the catalog has no table {self._options.table} any more"
@@ -98,7 +98,7 @@ class SinkTable:
         return table
 
     def create(self, rows: pa.Schema) -> Table:
-        """Make the table, or find it made by another process."""
+        """Make the table, unless another process has made it; return it. Idempotent."""
         columns = new_columns(rows)
         spec = new_spec(columns, self._options.partition_by)
         name = self._options.table
@@ -110,33 +110,33 @@ class SinkTable:
             return self.standing()
 
     def add_columns(self, table: Table, columns: Schema) -> Table:
-        """Add columns to the table, or widen them, or find that another process has; return the table as it is then."""
+        """Add columns to the table, or widen them; return the table as it is then. Idempotent. Raises Retryable."""
         try:
             table.update_schema().union_by_name(columns).commit()
         except CommitFailedException as error:
-            what = f"the columns of {self._options.table} were changed at the same time"
+            what = f"another process changed the columns of {self._options.table} at the same time"
             raise Retryable(what, why=str(error), next="start the job again") from error
         return self.standing()
 
     def begin_branch(self, table: Table) -> Table:
-        """Let a branch that does not exist begin at the end of `main`; return the table as it is then."""
+        """Begin a missing branch at the end of `main`; return the table as it is then. Idempotent. Raises Retryable."""
         branch, main = self._options.branch, table.metadata.current_snapshot_id
         if branch in table.metadata.refs or main is None or self._key in table.properties:
             return table
         try:
             table.manage_snapshots().create_branch(main, branch).commit()
         except CommitFailedException as error:
-            what = f"the branch {branch} was made at the same time"
+            what = f"another process made the branch {branch} at the same time"
             raise Retryable(what, why=str(error), next="start the job again") from error
         return self.standing()
 
     def put_birth(self, lineage: str) -> None:
-        """Put a birth if there is none: beside the table, as there may be none yet. The first epoch goes over it."""
+        """Write a birth if there is none, beside the table, which may not exist yet. The first epoch overrides it."""
         make_folder(self.records)
         create_file(self._birth, lineage.encode())
 
     def marker(self, table: Table | None) -> Marker | None:
-        """Read the marker of the epoch that the table shows; the birth's if it shows none, or if it can't be known."""
+        """Read the marker of the epoch that the table shows; if it shows none, or it is not known, read the birth."""
         kept = None if table is None else shown_mark(table.metadata, self._key, self._options.branch)
         if kept is not None:
             return Marker(self._job, self._sink, kept.lineage, kept.epoch, 0, kept.token)
@@ -152,10 +152,11 @@ class SinkTable:
         return [task.file for task in table.scan().use_ref(self._options.branch).plan_files()]
 
     def put(self, table: Table, marker: Marker, files: Sequence[DataFile], replaced: Sequence[DataFile] = ()) -> str:
-        """Put a snapshot right behind the branch's, or none; return why it may be missing: then read the table again.
+        """Add a snapshot directly after the branch's last one, or none; return why it may be missing, empty on success.
 
-        It is one call of the catalog. pyiceberg's own commit would repeat it, with our mark over another's, and after a
-        refusal it deletes manifests that may be the table's: the answer to a commit that went through can be a refusal.
+        If it may be missing, read the table again. It is one call of the catalog. pyiceberg's own commit would repeat
+        the call, and write our mark over another. It would also delete manifests after a refusal, although the table
+        may have them, because the answer to a successful commit can be a refusal.
         """
         branch = self._options.branch
         mark = KeptMark(lineage=marker.lineage, epoch=marker.epoch, token=marker.token)
@@ -180,15 +181,15 @@ class SinkTable:
         self._tries.append(_Try(head.snapshot_id if head is not None else None, snapshot.snapshot_id, written))
         try:
             self.catalog.commit_table(table, (*tx._requirements, *guards), tx._updates)
-        except Exception as error:  # whatever it says, and if nothing: the table alone knows
+        except Exception as error:  # whatever the error is, only the table shows the outcome
             return f"{type(error).__name__}: {error}"
         self._tries.pop()
         return ""
 
     def remove_refused(self, table: Table) -> None:
-        """Remove the manifests of tries that lost: another snapshot has followed what they were to follow.
+        """Remove the manifests of tries that failed, because another snapshot follows their parent.
 
-        One that may have become the table's keeps its files. So does one whose place an expiry has cut off.
+        A try keeps its files if it may be in the table, or if an expiry has removed its parent.
         """
         line, cut = ancestors(table.metadata, self._options.branch)
         ids = [snapshot.snapshot_id for snapshot in line]
@@ -203,7 +204,7 @@ class SinkTable:
                         path_at(file).unlink(missing_ok=True)
 
     def expire(self, table: Table, keep: int) -> None:
-        """Expire this sink's older snapshots. One that a branch or tag names stays."""
+        """Expire this sink's older snapshots, except those named by a branch or tag. Idempotent."""
         named = {ref.snapshot_id for ref in table.metadata.refs.values()}
         line, _ = ancestors(table.metadata, self._options.branch)
         mine = [each for each in line if each.summary is not None and self._key in each.summary.additional_properties]
@@ -222,7 +223,7 @@ class SinkTable:
         return str(self.root) if isinstance(self.root, ObjectPath) else f"file://{self.root}"
 
     def _sync_others(self, table: Table) -> None:
-        """Sync the manifests that a new snapshot takes over from other writers: without them it can't be read."""
+        """Sync other writers' manifests that the new snapshot names, because it can't be read without them."""
         head = table.metadata.snapshot_by_name(self._options.branch)
         if head is None or isinstance(path_at(table.location()), ObjectPath):
             return
@@ -233,7 +234,7 @@ class SinkTable:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Raise what the catalog says as what the caller does next."""
+        """Turn errors of the catalog into Retryable or Fatal."""
         name = self._options.table
         try:
             yield

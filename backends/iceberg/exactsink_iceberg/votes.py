@@ -1,4 +1,4 @@
-"""A vote: what the driver needs to name a task attempt's files in a manifest, as JSON of a checked shape."""
+"""A vote: the data by which the driver names a task attempt's files in a manifest, as validated JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOUNDS = ("lower_bounds", "upper_bounds")
 
 
 class VotedFile(BaseModel):
-    """A data file as its vote has it."""
+    """A data file in a vote."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     path: str
@@ -42,7 +42,7 @@ def vote(files: Sequence[VotedFile]) -> bytes:
 
 
 def votes_of(committable: Committable) -> list[VotedFile]:
-    """Read a vote's files. Raises Fatal for what is none."""
+    """Read a vote's files. Raises Fatal if it can't be read."""
     try:
         return _VOTES.validate_json(committable.payload)
     except ValueError as error:
@@ -51,7 +51,7 @@ def votes_of(committable: Committable) -> list[VotedFile]:
 
 
 def data_file(voted: VotedFile) -> DataFile:
-    """Make what a manifest says of a file."""
+    """Return a manifest's entry for a file."""
     numbers = {name: {int(place): n for place, n in voted.numbers[name].items()} for name in NUMBERS}
     bounds = {name: {int(place): base64.b64decode(b) for place, b in voted.bounds[name].items()} for name in BOUNDS}
     known: dict[str, Any] = {**numbers, **bounds}

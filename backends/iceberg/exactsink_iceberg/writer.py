@@ -46,7 +46,7 @@ _ROW_GROUP = "write.parquet.row-group-limit"
 
 
 class Ticket(BaseModel):
-    """A table as a task knows it: no catalog is asked for it."""
+    """The driver's description of the table for tasks, which never query the catalog."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     location: str
@@ -70,7 +70,7 @@ class _Part:
 
 
 class IcebergWriter(Writer):
-    """A task attempt's files, where the table's layout has them, and records of them, by which a sweep finds them."""
+    """Write a task attempt's files in the table's layout, and records of them, by which a sweep finds the files."""
 
     def __init__(self, txn: Txn, ticket: Ticket) -> None:
         self._txn, self._ticket = txn, ticket
@@ -81,7 +81,7 @@ class IcebergWriter(Writer):
         self._rows = self._waiting_bytes = self._recorded = 0
         with answering(self._records):
             try:
-                self._record(txn.id, "")  # first: no file of ours is without it
+                self._record(txn.id, "")  # first, so that each file has a record
             except FileNotFoundError:
                 why, fix = "the driver made it", "set warehouse to a folder that the driver and all executors share"
                 raise Fatal(f"{self._records} does not exist on this executor", why=why, next=fix) from None
@@ -116,13 +116,13 @@ class IcebergWriter(Writer):
     def abort(self) -> None:
         with answering(self._records):
             for part in self._parts.values():
-                with suppress(OSError):  # a full disk: it has no room for the footer either
+                with suppress(OSError):  # a full disk has no room for the footer
                     part.parquet.close()
                 part.file.close()
             remove(self._records, self._txn.id)
 
     def _begin(self, partitions: Sequence[tuple[Any, ...]]) -> None:
-        """Begin a file for each of these partitions; the record that names them comes first."""
+        """Begin a file for each of these partitions, after a record that names the files."""
         if not partitions:
             return
         spec, columns, first = self._ticket.spec, self._ticket.columns, len(self._parts)
@@ -184,32 +184,32 @@ class IcebergWriter(Writer):
 
 
 class _Placed(PartitionKey):
-    """A partition whose values are known: pyiceberg would compute them again from a row."""
+    """A partition with known values, because pyiceberg would compute them again from a row."""
 
     def __init__(self, spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> None:
         pairs = zip(spec.fields, values, strict=True)
         super().__init__([PartitionFieldValue(field, value) for field, value in pairs], spec, schema)
 
     @property
-    def partition(self) -> Record:  # theirs is a cached property
+    def partition(self) -> Record:  # pyiceberg has a cached property
         return Record(*(pair.value for pair in self.field_values))
 
 
 def fit_for(ticket: Ticket) -> Callable[[pa.RecordBatch], pa.Table]:
-    """Return what gives rows the types of the table's columns. It raises ValueError for what a column can't hold."""
+    """Return a function that casts rows to the table's columns. It raises ValueError for a value that does not fit."""
     columns = ticket.columns.as_arrow()
     return lambda batch: fitted(batch, columns, in_python=columns.names)
 
 
 def answering(records: AnyPath) -> AbstractContextManager[None]:
-    """Raise an OSError of the block as Retryable, or as Fatal where a store refuses whoever asks."""
+    """Raise an OSError of the block as Retryable, or as Fatal if a store refuses the credentials."""
     return storage_errors(records, f"the warehouse of {records} can't be used")
 
 
 def remove(records: AnyPath, id: str) -> None:
-    """Remove a participant's files, the last record's first so that no gap comes up, and then its record. Idempotent.
+    """Remove a participant's files, from the last record to the first so that no gap appears, and then its own record.
 
-    A writer that was killed inside a large object leaves its upload.
+    Idempotent. It also aborts the upload of a large object, which a killed writer leaves.
     """
     named = list[AnyPath]()
     for number in count():

@@ -76,5 +76,5 @@ def Kafka(
     ssl_certificate_location: A PEM file with the client's certificate, if brokers require one.
     ssl_key_location: A PEM file with the key of that certificate.
     ssl_key_password: The password of that key.
-    ssl_check_hostname: Refuse a broker whose certificate has another name.
+    ssl_check_hostname: Refuse a broker if its certificate is for another host name.
     """

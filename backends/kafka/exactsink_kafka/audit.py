@@ -1,4 +1,4 @@
-"""Count what a topic holds of decided epochs now: the rows of their transactions, where their votes say they begin."""
+"""Count the rows of decided epochs that a topic holds now, from the first offsets that their votes name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _Place = tuple[str, str, int]
 
 
 def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit]:
-    """Count each epoch's rows that a reader of committed rows gets. Records of other writers are passed over."""
+    """Count the rows of each epoch that a read_committed consumer gets now, without records of other writers.
+
+    Reads only. Raises Retryable if an open transaction hides rows.
+    """
     [here] = wire.ask(wire.about_cluster())
     first: dict[_Place, dict[_Producer, int]] = defaultdict(dict)
     for votes in epochs.values():
@@ -35,17 +38,16 @@ def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit
 
 def _audit(votes: Sequence[Vote], here: str, rows: Mapping[_Producer, int], missing: Mapping[_Place, str]) -> Audit:
     if any(vote.cluster != here for vote in votes):
-        return Audit(None, f"it was written to cluster {votes[0].cluster}, and bootstrap_servers leads to {here}")
+        return Audit(None, f"it was written to cluster {votes[0].cluster}, but bootstrap_servers leads to {here}")
     places = {(w.topic, w.topic_id, number) for vote in votes for w in vote.written for number in w.first_offsets}
     why = "; ".join(missing[place] for place in sorted(places) if missing[place])
     return Audit(sum(rows[vote.transaction.producer] for vote in votes), why or "records of its transactions")
 
 
 def _count(wire: Wire, place: _Place, first: Mapping[_Producer, int], rows: Counter[_Producer]) -> str:
-    """Read a partition batch by batch, from the first of these transactions to the end of the last; add their rows.
+    """Read a partition from the first of these transactions to the end of the last, and add their rows to `rows`.
 
-    Returns what is wrong with the partition, empty when nothing is. Raises Retryable when an open transaction
-    hides rows.
+    Return why rows are missing; empty if none are. Raises Retryable if an open transaction hides rows.
     """
     topic, topic_id, partition = place
     left, offset, wrong = dict(first), min(first.values()), ""

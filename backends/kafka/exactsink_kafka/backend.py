@@ -1,4 +1,4 @@
-"""The `kafka` backend: what it promises, and how rows are shaped before they become Arrow."""
+"""The `kafka` backend: its traits, and the shape of rows before they become Arrow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["KafkaBackend", "KafkaOptions"]
 
 
 class KafkaBackend(Backend):
-    """Write rows as records of a topic, an epoch exactly once for readers with isolation.level=read_committed."""
+    """Write rows as records of a topic. Consumers with isolation.level=read_committed get each epoch exactly once."""
 
     Options = KafkaOptions
     options: KafkaOptions
@@ -28,12 +28,12 @@ class KafkaBackend(Backend):
 
     @property
     def on_schema_change(self) -> Literal["fail", "add_columns", "allow"]:
-        """With JSON a row's columns are fields of the value. Else they are a record's parts, without a schema."""
+        """Return the option with JSON, else `allow`: only in JSON are columns the fields of a value with a schema."""
         return self.options.on_schema_change if self.options.value_format == "json" else "allow"
 
     @property
     def target(self) -> str:
-        """Name the topic, not the brokers, whose list changes; each vote carries the cluster's own id."""
+        """Name the topic, but not the brokers, because their list changes. Each vote carries the cluster's id."""
         return f"kafka:{self.options.topic or '*'}"
 
     @property
@@ -52,7 +52,7 @@ class KafkaBackend(Backend):
         )
 
     def shape(self, schema: pa.Schema) -> list[str] | None:
-        """Let the JVM make the record's columns. Raises ConfigError for rows that no record can be made of."""
+        """Return Spark's expressions for the record's columns. Raises ConfigError for rows that fit no record."""
         return shaped(self.options, schema)
 
     def shape_in_task(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -62,7 +62,7 @@ class KafkaBackend(Backend):
         if self.options.value_format != "json":
             raise ConfigError(
                 f"epoch_column = {name!r}: a record of columns has no place for it",
-                next=f'set epoch_header = "{name}" in its stead; or value_format = "json"',
+                next=f'set epoch_header = "{name}" instead; or value_format = "json"',
             )
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:

@@ -25,12 +25,13 @@ _GONE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND)
 
 
 def targets(options: BackendOptions | None) -> Mapping[str, BenchTarget]:
-    """Return both writers. Raises ConfigError without a sink, and for rows that name their own topics."""
+    """Return a target for each writer, by name. Raises ConfigError without a sink, or if its rows name their topics."""
     if options is None:
         raise ConfigError("it needs brokers", why="name a job that writes to some, with --job")
     assert isinstance(options, KafkaOptions)
     if options.topic is None:
-        raise ConfigError("rows name their own topics", why="so a copy would not get them", next="give it a `topic`")
+        why = "the bench writes to a topic of its own, which such rows would not reach"
+        raise ConfigError("the sink's rows name their own topics", why=why, next="give the sink a `topic`")
     return {writer: TopicTarget(writer, options) for writer in ("plain", "fast")}
 
 
@@ -47,7 +48,7 @@ class TopicTarget(BenchTarget):
 
     def make(self, place: Place) -> Mapping[str, Any]:
         admin = self._admin()
-        own = admin.list_topics(timeout=_ANSWER_SECONDS).topics.get(self.given.topic or "")  # asked for, it'd be made
+        own = admin.list_topics(timeout=_ANSWER_SECONDS).topics.get(self.given.topic or "")  # by name, it'd be made
         if own is None:
             raise ConfigError(f"there is no topic {self.given.topic}", next="make it, or correct `topic`")
         like = (len(own.partitions), len(own.partitions[0].replicas))
@@ -62,7 +63,7 @@ class TopicTarget(BenchTarget):
         return _TopicReader(librdkafka_settings(self.given, "exactsink-bench"), place.name)
 
     def drop(self, place: Place) -> None:
-        """Delete the topic, and the group that holds the sink's mark."""
+        """Delete the topic, and the group that holds the sink's mark. Idempotent."""
         admin = self._admin()
         for gone in admin.delete_topics([place.name]).values():
             _unless_gone(gone)
@@ -87,7 +88,7 @@ def _unless_gone(asked: Any) -> None:
 
 
 class _TopicReader(BenchReader):
-    """Reads every partition as consumers do that wait for commits, and counts."""
+    """Counts the rows of all partitions that a read_committed consumer gets."""
 
     def __init__(self, settings: Mapping[str, str], topic: str) -> None:
         ours: dict[str, Any] = {

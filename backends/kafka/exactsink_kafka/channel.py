@@ -1,4 +1,4 @@
-"""Connections to a cluster: requests are sent until brokers answer, through connections that break.
+"""Connections to a cluster. A request is repeated until its broker answers, also when connections break.
 
 All private calls of kafka-python are here: its connections, and requests that none of its public methods makes.
 """
@@ -35,12 +35,12 @@ ANSWER_SECONDS = 10.0
 """How long one request waits for its answer, and one connection for its set-up, before another try."""
 
 IDLE_SECONDS = 60.0
-"""A connection that was idle for longer is replaced unasked: a firewall may have dropped it without a word."""
+"""A connection that was idle for longer is replaced before its next use: a firewall may have dropped it silently."""
 
 _ID = CoordinatorType.TRANSACTION
 _FIRST, _LONGEST = 0.002, 0.25  # seconds between tries
 _NOISY = "admin.client cluster net.connection net.manager net.selector net.transport protocol.parser"
-_BYTES = "kafka.protocol.parser"  # logs what it sends, so all rows
+_BYTES = "kafka.protocol.parser"  # logs the bytes that it sends, so all rows
 _CHATTY = [f"kafka.{name}" for name in _NOISY.split()]
 
 
@@ -52,14 +52,14 @@ Answers = dict[Any, tuple[int, Any]]
 """Error code and answer by key."""
 
 Talk = Generator[Sequence[tuple[Any, "int | None"]], list[Any], Answers]
-"""Yields requests, each with the broker to ask (None: any), for their answers in order, until it knows all."""
+"""Yields requests, each with its broker (None: any); receives their answers in order; returns the `Answers`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question(Generic[Read]):
-    """What is asked of a cluster about some keys, as often as codes in `again` say that another try may help.
+    """A query about some keys. It is repeated for each key that was answered with a code in `again`.
 
-    `once` asks about the keys that are left; `read` makes the result of all answers.
+    `once` makes one try for the keys that are left; `read` makes the result from all answers.
     """
 
     doing: str
@@ -70,15 +70,15 @@ class Question(Generic[Read]):
 
 
 def grouped(brokers: Mapping[Key, int]) -> dict[int, list[Key]]:
-    """Return what is asked of each broker."""
-    asked = defaultdict(list)
+    """Group keys by their brokers."""
+    keys = defaultdict(list)
     for key, broker in brokers.items():
-        asked[broker].append(key)
-    return asked
+        keys[broker].append(key)
+    return keys
 
 
 def led(metadata: Any, wanted: Iterable[tuple[str, int]]) -> tuple[Answers, dict[tuple[str, int], int]]:
-    """Read who leads partitions: error codes of those that nobody does, and the others' leaders."""
+    """Read partitions' leaders: return error codes of the partitions without one, and the leaders of the others."""
     codes = {topic.name: topic.error_code for topic in metadata.topics}
     known = messages.leaders(metadata)
     leaders = {one: known[one] for one in wanted if one in known}
@@ -86,7 +86,7 @@ def led(metadata: Any, wanted: Iterable[tuple[str, int]]) -> tuple[Answers, dict
 
 
 def _side_by_side(channel: Channel, asked: Mapping[Question[Any], Sequence[Any]]) -> dict[Question[Any], Answers]:
-    """Send what all questions ask at each step at once, until the last one is answered."""
+    """Send the requests of all questions together, step by step, until the last question is answered."""
     answers: dict[Question[Any], Answers] = {}
     talks = {question: question.once(channel, keys) for question, keys in asked.items()}
     given: dict[Question[Any], list[Any] | None] = dict.fromkeys(talks)
@@ -105,7 +105,7 @@ def _side_by_side(channel: Channel, asked: Mapping[Question[Any], Sequence[Any]]
 
 
 class Asker:
-    """Holds the channel to a cluster, and replaces it when it broke. Every request must be one that may be repeated."""
+    """Holds the channel to a cluster, and replaces it when it broke. Every request must be safe to repeat."""
 
     def __init__(self, options: KafkaOptions, client_id: str, patience_seconds: float) -> None:
         self.options = options
@@ -113,21 +113,21 @@ class Asker:
         self._patience = patience_seconds
         self._channel: Channel | None = None
         self.known: dict[tuple[CoordinatorType, str], int] = {}
-        """Coordinators; one that is no longer it says so, or can't be reached, and is forgotten."""
+        """Coordinators as last found. `forget` removes a coordinator that has moved; `close` removes all."""
         self.leaders: dict[tuple[str, int], int] = {}
-        """Leaders of partitions as last reported; forgotten alike."""
+        """Leaders of partitions as last reported. `close` removes all."""
 
     def use(self, doing: str, call: Callable[[Channel], Answer], until: float | None = None) -> Answer:
-        """Call with a channel that is connected, again with a new one when it broke, until a moment (monotonic).
+        """Call with a connected channel; when it breaks, again with a new one, until a moment (monotonic seconds).
 
-        Raises Retryable then; Fatal at once where another try can't help.
+        Raises Retryable at that moment, and Fatal at once if another try can't help.
         """
         until = time.monotonic() + self._patience if until is None else until
         failed: ExactsinkError | None = None
         for _ in attempts_within(until - time.monotonic(), first_seconds=_FIRST, longest_seconds=_LONGEST):
             try:
                 return call(self._connected(until))
-            except (KafkaError, OSError, LookupError) as error:  # LookupError: an answer lacks what it was asked for
+            except (KafkaError, OSError, LookupError) as error:  # LookupError: an answer lacks a key
                 old, channel = isinstance(error, IncompatibleBrokerVersion), self._channel
                 upgrading = old and channel is not None and not channel.alike()
                 self.close()
@@ -139,9 +139,9 @@ class Asker:
         raise failed
 
     def persist(self, questions: Sequence[Question[Any]], seconds: float | None = None) -> list[Any]:
-        """Ask all questions side by side, and again for their keys with a code that another try may change.
+        """Send all questions together, and again for keys with a code in `again`, for the patience or `seconds`.
 
-        Gives what each question reads in its answers; what is left after the patience (`seconds`) keeps its last code.
+        Return the questions' results in order. A key that still has such a code at the end keeps its last code.
         """
         patience = self._patience if seconds is None else seconds
         until, left = time.monotonic() + patience, {q: list(dict.fromkeys(q.keys)) for q in questions}
@@ -158,7 +158,7 @@ class Asker:
         return [question.read(answers[question]) for question in questions]
 
     def locate(self, topic: str, seconds: float) -> None:
-        """Ask who leads a topic's partitions now, and where brokers are, for that long at most."""
+        """Query the brokers, and the leaders of a topic's partitions, for at most `seconds`."""
 
         def once(channel: Channel) -> None:
             channel.refresh()
@@ -168,13 +168,13 @@ class Asker:
         self.use("find leaders", once, time.monotonic() + seconds)
 
     def post(self, request: Any, broker: int, seconds: float) -> Sent:
-        """Send a request to a broker once; its answer is for the caller to wait for."""
+        """Send a request to a broker once. The caller waits for its answer."""
         return self.use("write rows", lambda channel: channel.post(request, broker, seconds))
 
     def coordinators(
         self, channel: Channel, ids: Iterable[str], kind: CoordinatorType = _ID
     ) -> tuple[dict[str, int], dict[str, int]]:
-        """Find the coordinators of ids: brokers by id, and error codes by id where there is none now."""
+        """Return the coordinators of ids (brokers by id), and the error codes of ids that have none now."""
         unknown = [one for one in dict.fromkeys(ids) if (kind, one) not in self.known]
         codes = {}
         for one, code, broker in channel.find(unknown, kind) if unknown else ():
@@ -185,14 +185,14 @@ class Asker:
         return {one: self.known[kind, one] for one in ids if one not in codes}, codes
 
     def forget(self, codes: Iterable[tuple[str, int]], kind: CoordinatorType = _ID) -> None:
-        """Forget the coordinators that said of an id that they are none."""
+        """Forget the coordinator of each id that was answered with a code in MOVING."""
         for one, code in codes:
             if code in MOVING:
                 self.known.pop((kind, one), None)
 
     @property
     def session(self) -> object:
-        """What is another one after each break of the connections; None while there are none."""
+        """Return an object that is replaced each time that the connections break; None while there are none."""
         return self._channel
 
     def close(self) -> None:
@@ -210,11 +210,11 @@ class Asker:
 
 
 class Unanswered(Exception):
-    """Return that an answer may still come."""
+    """No answer came in time; one may still come."""
 
 
 class Sent:
-    """A request that was sent, whose answer comes later, or fails after a while."""
+    """A request that was sent. Its answer comes later, or the request fails after its timeout."""
 
     def __init__(self, future: Any) -> None:
         self._future = future
@@ -222,11 +222,11 @@ class Sent:
         future.add_both(lambda _: self._answered.set())
 
     def done(self) -> bool:
-        """Return whether it is answered, or failed."""
+        """Return whether the request was answered, or has failed."""
         return self._answered.is_set()
 
     def answer(self, seconds: float) -> Any:
-        """Wait for the answer. Raises kafka-python's errors as they are, and Unanswered after so many seconds."""
+        """Wait for the answer. Raises kafka-python's errors as they are, and Unanswered after `seconds`."""
         if not self._answered.wait(seconds):
             raise Unanswered
         if self._future.exception is not None:
@@ -237,11 +237,11 @@ class Sent:
 class Channel:
     """Connections to the brokers of one cluster, with a thread of their own that ends with `close`.
 
-    Raises kafka-python's errors as they are. `failure` is what the last connection that broke was broken by.
+    Raises kafka-python's errors as they are.
     """
 
     def __init__(self, options: KafkaOptions, client_id: str, seconds: float) -> None:
-        """Connect, within so many seconds."""
+        """Connect within `seconds`."""
         answer = min(ANSWER_SECONDS, seconds)
         self._quiet = _Quiet(client_id)
         self._quiet.on()
@@ -260,21 +260,21 @@ class Channel:
             self._quiet.off()
             if self._client is None:
                 raise
-            self._client.close()  # which a client that fails to connect leaves open
+            self._client.close()  # a client that fails to connect leaves it open
             failure = self._client._manager.failure
             if failure is None or error is failure:
                 raise
-            raise error from failure  # the client says no more than that time ran out
+            raise error from failure  # the client's own error only says that time ran out
         self._manager: _Manager = self.admin._manager
 
     def refresh(self) -> tuple[str, tuple[int, ...]]:
-        """Ask for the cluster: its own id, and its brokers' ids."""
+        """Query the cluster's own id and its brokers' ids."""
         cluster = self._manager.cluster
         self._manager.run(cluster.refresh_metadata)
         return str(cluster.cluster_id), tuple(sorted(broker.node_id for broker in cluster.brokers()))
 
     def alike(self) -> bool:
-        """Return whether all brokers take the same requests; False also where one of them does not answer."""
+        """Return whether all brokers accept the same requests; False also if one of them does not answer."""
         try:
             answers = self.ask([(messages.versions_request(), broker) for broker in self.refresh()[1]])
         except (KafkaError, OSError):
@@ -287,11 +287,11 @@ class Channel:
         return answers
 
     def post(self, request: Any, broker: int, seconds: float) -> Sent:
-        """Send a request to a broker, after those that were sent there before; don't wait for its answer."""
+        """Send a request to a broker, after all earlier ones to it, without waiting for the answer."""
         return Sent(self._manager.call_soon(partial(self._manager.send, request, broker, seconds * 1000)))
 
     def find(self, ids: Iterable[str], kind: CoordinatorType) -> list[tuple[str, int, int]]:
-        """Ask for the coordinators of transactional ids, or groups: (id, error code, broker)."""
+        """Query the coordinators of transactional ids, or of groups: (id, error code, broker)."""
         request = FindCoordinatorRequest(key_type=kind.value, coordinator_keys=list(ids), min_version=4)
         (answer,) = self.ask([(request, None)])
         return [(found.key, found.error_code, found.node_id) for found in answer.coordinators]
@@ -313,10 +313,10 @@ class Channel:
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """Keeps what the last connection broke by, and tries no login twice that was refused.
+    """Keeps the error of the last connection that failed, and never repeats a login that was refused.
 
-    Each connection asks its broker for the versions that this one takes. (kafka-python holds them against those of the
-    first broker, and brokers differ while a cluster is upgraded.)
+    Each connection queries the API versions of its own broker. (kafka-python would use the first broker's for all, but
+    brokers differ while a cluster is upgraded.)
     """
 
     failure: Exception | None = None
@@ -324,7 +324,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     def get_connection(self, node_id: Any, *arguments: Any, **settings: Any) -> Any:
         if is_refusal(self.failure):
             raise self.failure
-        if settings.get("timeout_ms"):  # the first connection would wait for one silent broker all the time there is
+        if settings.get("timeout_ms"):  # else the first connection waits the whole time for one silent broker
             settings["timeout_ms"] = min(settings["timeout_ms"], self.config["socket_connection_setup_timeout_ms"])
         known = node_id in self._conns
         connection = super().get_connection(node_id, *arguments, **settings)
@@ -335,7 +335,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         return connection
 
     def least_loaded_node(self) -> Any:
-        """Choose a broker to ask; where all that are known throttle this client, one of those."""
+        """Choose a broker for a request. If all known brokers throttle this client, choose a connected one."""
         found = super().least_loaded_node()
         return next((node for node, one in self._conns.items() if one.connected), None) if found is None else found
 
@@ -344,9 +344,9 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class _Connection(KafkaConnection):  # type: ignore[misc]
-    """Holds requests back for as long as the broker throttles this client, by a quota.
+    """Holds requests back while the broker throttles this client by a quota.
 
-    (kafka-python refuses them, and a new connection would be a way past the quota.)
+    (kafka-python refuses requests then, and a new connection would evade the quota.)
     """
 
     def send_request(self, request: Any, request_timeout_ms: float | None = None) -> Any:
@@ -357,7 +357,7 @@ class _Connection(KafkaConnection):  # type: ignore[misc]
 
 
 class _Quiet(logging.Filter):
-    """Makes debug messages of what kafka-python's thread for this client logs: errors that matter are raised."""
+    """Lowers all that kafka-python's thread for this client logs to DEBUG, because errors that matter are raised."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__()

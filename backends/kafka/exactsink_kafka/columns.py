@@ -21,27 +21,27 @@ from crc32c import crc32c
 __all__ = ["CODECS", "HEAD_BYTES", "Codec", "Columns", "Run", "Spread", "batch_of", "partitions_of", "runs_of"]
 
 HEAD_BYTES = 61
-"""Of a record batch, before its records."""
+"""The length of a record batch's header."""
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
-"""Compression, by librdkafka's names: the codes that a batch's attributes hold."""
+"""The codes of compression in a batch's attributes, by librdkafka's names."""
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _Pieces: TypeAlias = Sequence["bytes | memoryview"]
 
 _MOST_OVERHEAD = 8  # of a record: its length (5) and its offset within its batch (3)
-_FEW_TURNS = 4  # for each partition: more than that, and rows are sorted by partition
+_FEW_TURNS = 4  # per partition: if the partition changes more often from row to row, rows are sorted by it
 _TRANSACTIONAL = 0x10
 _HEAD = struct.Struct(">hiqqqhii")  # attributes, last offset, first and last time, producer, epoch, sequence, rows
 _JOIN = pc.JoinOptions(null_handling="replace", null_replacement="")
 _SEED, _FACTOR = np.uint32(0x9747B28C), np.uint32(0x5BD1E995)
 _SNAPPY_BLOCK, _LZ4_BLOCK = 32 << 10, 256 << 10
-_LZ4_FRAME = b"\x04\x22\x4d\x18\x60\x50\xfb"  # magic, blocks that stand alone, of 256 KB, the header's checksum
+_LZ4_FRAME = b"\x04\x22\x4d\x18\x60\x50\xfb"  # magic; independent blocks; of 256 KB; the header's checksum
 
 
 @dataclass(frozen=True)
 class Columns:
-    """A chunk of rows. `times` are in milliseconds; `headers` hold each row's, encoded, after their count."""
+    """A chunk of rows. `times`: milliseconds since 1970. `headers`: each row's count of headers, then its headers."""
 
     values: pa.Array
     keys: pa.Array | None = None
@@ -71,7 +71,7 @@ class Run:
 
 
 class Codec:
-    """Compresses records as Kafka's clients do. Raises ValueError for a name or level that there is not."""
+    """Compresses records as Kafka's clients do. Raises KeyError for a wrong name, ArrowException for a wrong level."""
 
     def __init__(self, name: str, level: int | None = None) -> None:
         self.code = CODECS[name]
@@ -96,7 +96,7 @@ class Codec:
         return compressed
 
     def _snappy(self, data: memoryview) -> Iterable[bytes]:
-        """Frame as snappy-java does, whose readers are everywhere: blocks with their lengths."""
+        """Frame blocks with their lengths, as snappy-java does, because every consumer reads that."""
         yield b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
         for at in range(0, len(data), _SNAPPY_BLOCK):
             block = self._compress(data[at : at + _SNAPPY_BLOCK])
@@ -104,7 +104,7 @@ class Codec:
             yield block
 
     def _lz4(self, data: memoryview) -> Iterable[bytes | memoryview]:
-        """Frame blocks that stand alone, the only ones that Java's client reads: Arrow's own frames link theirs."""
+        """Frame independent blocks: Java's client reads no others, and Arrow's own frames link their blocks."""
         yield _LZ4_FRAME
         for at in range(0, len(data), _LZ4_BLOCK):
             piece = data[at : at + _LZ4_BLOCK]
@@ -116,7 +116,7 @@ class Codec:
 
 
 class Spread:
-    """Where rows without a key go: a partition gets a batch's bytes, then the next one does, as with Java's client."""
+    """Assigns rows without a key to partitions: a batch's bytes to each partition in turn, as Java's client does."""
 
     def __init__(self, partitions: Sequence[int], batch_bytes: int, start: int) -> None:
         self.partitions = np.array(partitions)
@@ -133,9 +133,9 @@ class Spread:
 def partitions_of(
     columns: Columns, given: npt.NDArray[Any] | None, count: int, spread: Callable[[_Ints], npt.NDArray[Any]]
 ) -> npt.NDArray[Any]:
-    """Return each row's partition: the one it names, else its key's (Java's murmur2), else where `spread` puts it.
+    """Return each row's partition: the row's own number, else by its key (Java's murmur2), else by `spread`.
 
-    A negative number in `given` is none.
+    A negative number in `given` means that the row has none.
     """
     keys, rows = columns.keys, len(columns.values)
     if keys is None:
@@ -153,13 +153,13 @@ def partitions_of(
 
 
 def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
-    """Hash each key as Java's client does; NULL as if it were empty."""
+    """Hash each key as Java's client does. NULL counts as empty."""
     at, data = _offsets(keys)
     start, length = at[:-1].astype(np.int64), np.diff(at).astype(np.int64)
     hashed = _SEED ^ length.astype(np.uint32)
     if length.any():
         raw = np.frombuffer(data, np.uint8)
-        loads = np.ndarray((max(len(raw) - 3, 0),), "<u4", data, strides=(1,))  # four bytes from any place on
+        loads = np.ndarray((max(len(raw) - 3, 0),), "<u4", data, strides=(1,))  # four bytes from each position on
         words = length >> 2
         for word in range(int(words.max())):
             rows = np.flatnonzero(words > word)
@@ -178,7 +178,10 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.uint32]:
 
 
 def runs_of(columns: Columns, part: npt.NDArray[Any], most_bytes: int, now: int) -> list[Run]:
-    """Encode rows as runs of one partition each, of `most_bytes` at most, or one row. Rows keep their order."""
+    """Encode rows as runs. A run holds rows of one partition in their order: at most `most_bytes`, or a single row.
+
+    `now` (milliseconds since 1970) is the time of rows without one.
+    """
     order, groups = _grouped(part)
     tail = [] if columns.headers is None else [columns.headers]
     key_lengths = np.full(len(part), -1) if columns.keys is None else _lengths(columns.keys)
@@ -198,7 +201,7 @@ def runs_of(columns: Columns, part: npt.NDArray[Any], most_bytes: int, now: int)
     offsets = _zigzag(rank)
     front = _Fields(len(part))
     if not tail:
-        front.byte(0)  # the row before has no headers: a field less to join
+        front.byte(0)  # the row before has 0 headers: here, it is one field less to join
     front.varint(_zigzag(bodies + _varint_sizes(offsets))).byte(0).varint(head[0]).varint(offsets).varint(head[1])
     if columns.keys is None:
         fields = [front.varint(head[2]).array(), columns.values]
@@ -218,7 +221,7 @@ def runs_of(columns: Columns, part: npt.NDArray[Any], most_bytes: int, now: int)
 
 
 def batch_of(run: Run, codec: Codec, producer: tuple[int, int], sequence: int) -> list[bytes | memoryview]:
-    """Make a run a transactional batch of a producer (id and epoch): its head, then its records."""
+    """Encode a run as a transactional batch of a producer (id and epoch): the header, then the records."""
     pieces = codec.compressed(run.pieces)
     kind = codec.code | _TRANSACTIONAL
     tail = _HEAD.pack(kind, run.rows - 1, run.first_time, run.last_time, *producer, sequence, run.rows)
@@ -229,7 +232,7 @@ def batch_of(run: Run, codec: Codec, producer: tuple[int, int], sequence: int) -
 
 
 class _Fields:
-    """Fields of a few bytes a row, which become one binary column."""
+    """Gathers fields of a few bytes per row, and makes them one binary column."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -266,12 +269,12 @@ class _Fields:
 
 
 def _kind(count: int) -> type[np.unsignedinteger[Any]]:
-    """Return the smallest type for partitions: numpy sorts small ones by their digits."""
+    """Return the smallest type that holds partition numbers: numpy radix-sorts small types."""
     return np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
 
 
 def _grouped(part: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64] | None, list[tuple[int, int]]]:
-    """Return the order that puts each partition's rows together (None: they are), and where each group starts."""
+    """Return the order that groups rows by partition (None: they are grouped), and each group's partition and start."""
     order = None
     starts = np.flatnonzero(part[1:] != part[:-1]) + 1
     if len(starts) > _FEW_TURNS * (int(part.max()) + 1):
@@ -282,7 +285,7 @@ def _grouped(part: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64] | None, list
 
 
 def _bounds(bodies: _Ints, groups: Sequence[tuple[int, int]], most_bytes: int) -> list[tuple[int, int]]:
-    """Return where batches start, each with its partition."""
+    """Return each batch's partition and first row."""
     ends = np.cumsum(bodies + _MOST_OVERHEAD)
     bounds = []
     for (partition, start), stop in zip(groups, [*(start for _, start in groups[1:]), len(bodies)], strict=True):
@@ -294,7 +297,7 @@ def _bounds(bodies: _Ints, groups: Sequence[tuple[int, int]], most_bytes: int) -
 
 
 def _joined(fields: list[pa.Array], order: npt.NDArray[np.int64] | None) -> tuple[npt.NDArray[Any], memoryview]:
-    """Join rows' fields, put them in order, and return where each row is in their memory."""
+    """Join the fields of each row, put the rows in order, and return their offsets and their memory."""
     large = any(pa.types.is_large_binary(field.type) for field in fields)
     kind = pa.large_binary() if large else pa.binary()
     joined = pc.binary_join_element_wise(*(f.cast(kind) for f in fields), pa.scalar(b"", kind), options=_JOIN)
@@ -329,7 +332,7 @@ def _zigzag(numbers: _Ints) -> _Ints:
 
 
 def _varint_sizes(numbers: _Ints) -> _Ints:
-    """Return how many bytes each number takes, of seven bits each."""
+    """Return how many bytes each number takes as a varint, with seven bits in a byte."""
     sizes, limit, most = np.ones(len(numbers), np.int64), 1 << 7, int(numbers.max())
     while most >= limit:
         sizes += numbers >= limit

@@ -1,6 +1,6 @@
 """The columns writer's client: gathers a task's Arrow batches, and sends them as a few large requests.
 
-It needs no client library but kafka-python's connection, which the writer's other requests go over as well.
+Its only client library is kafka-python: the writer's other requests use the same connection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CODECS = ("compression.type", "compression.codec")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What of `producer` has a meaning here. What says how long librdkafka's queue waits, or is, has none."""
+    """The settings in `producer` that this client uses. It ignores those of librdkafka's queue, because it has none."""
 
     codec: Codec
     batch_size: int
@@ -44,7 +44,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: KafkaOptions, doing: str) -> Settings:
-        """Read them. Raises ConfigError for a value that there is not."""
+        """Read the settings from the options. Raises ConfigError for an invalid value."""
         given = options.producer
         numbers = {name: _number(name, value, doing) for name, value in given.items() if name not in _CODECS}
         name = str(next((given[name] for name in _CODECS if name in given), "none"))
@@ -53,14 +53,14 @@ class Settings:
         try:
             codec = Codec(name, numbers.get("compression.level"))
         except pa.ArrowException as error:
-            raise refused_settings(doing, f"there is no compression.level like this of {name}") from error
+            raise refused_settings(doing, f"{name} has no such compression.level") from error
         lifetime = numbers.get("message.timeout.ms", numbers.get("delivery.timeout.ms", 300_000))
         size = min(numbers.get("batch.size", 262_144), options.record_limit[0])
         return cls(codec, size, lifetime / 1000, numbers.get("topic.metadata.propagation.max.ms", 30_000) / 1000)
 
 
 class ColumnsClient(Client):
-    """A transaction's rows as record batches. It keeps what is gathered, and what brokers have not acknowledged."""
+    """Sends a transaction's rows as record batches. It keeps batches until brokers have acknowledged them."""
 
     def __init__(
         self, wire: Wire, options: KafkaOptions, id: str, settings: Settings, failures: Failures, *, joins: bool
@@ -91,7 +91,7 @@ class ColumnsClient(Client):
         return cluster
 
     def _locate(self, seconds: float) -> None:
-        """Ask for the topic, which a broker may not know yet when it is new."""
+        """Query the topic; try again while brokers do not know it, because it may be new."""
         for _ in attempts_within(min(seconds, self._settings.propagation), first_seconds=0.02, longest_seconds=0.5):
             if found := self._wire.topics([self._topic]):
                 break
@@ -146,7 +146,7 @@ class ColumnsClient(Client):
 
 
 def _chunks(records: Sequence[Records]) -> Iterator[tuple[Columns, npt.NDArray[np.int64] | None]]:
-    """Yield what is gathered as chunks of a few megabytes, or of one row, each with the partitions that rows name."""
+    """Yield records in chunks of a few megabytes, or of one row, each with the partitions that its rows name."""
     if not records:
         return
     now = int(time.time() * 1000)

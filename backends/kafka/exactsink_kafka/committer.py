@@ -1,4 +1,4 @@
-"""The driver's side: end what tasks began, all with one version of EndTxn, and say what became of it."""
+"""The driver's side: end the transactions of tasks, all with one version of EndTxn, and report how each ended."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _RESOLVE_SECONDS = 10.0
 
 
 class KafkaCommitter(Committer):
-    """Commit transactions by producer id and epoch, and read what became of those that can't be committed any more."""
+    """Commit transactions by producer id and epoch, and find out how the others ended."""
 
     def __init__(self, options: KafkaOptions, ctx: JobContext) -> None:
         self._options = options
@@ -74,7 +74,7 @@ class KafkaCommitter(Committer):
             found += self._marks.findings()
             if self._options.writer == "auto" and self._options.topic and (why := slow_because(self._options)):
                 what = f"tasks use the plain writer, which takes several times the CPU, because {why}"
-                found.append(Finding("warning", what, 'take it out of `producer`, or set writer = "plain"'))
+                found.append(Finding("warning", what, 'remove it from `producer`, or set writer = "plain"'))
             return sorted(found, key=lambda finding: finding.severity != "error")
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
@@ -116,10 +116,10 @@ class KafkaCommitter(Committer):
 
     def abort(self, undecided: Undecided) -> None:
         wanted = [self._ours(participant.ref) for participant in undecided]
-        with self._doing(f"abort {len(wanted)} undecided transactions", "they are undecided, and stay so"):
+        with self._doing(f"abort {len(wanted)} undecided transactions", "they stay undecided"):
             before = self._wire.describe(one.id for one in wanted)
             ending = {known.transaction for known in before.values() if known.state != "Ongoing"}
-            left = [one for one in wanted if one not in ending]  # another end may undo what the coordinator says of it
+            left = [one for one in wanted if one not in ending]  # another EndTxn may change the coordinator's answer
             codes = dict(zip(left, self._wire.end(left, commit=False), strict=True))
             for one, code in codes.items():
                 if code not in errors.NOT_OPEN:
@@ -157,7 +157,7 @@ class KafkaCommitter(Committer):
             return self._marks.put_birth()
 
     def trim_marks(self) -> None:
-        """Do nothing: a group keeps one mark, the latest."""
+        """Do nothing: a group keeps only the latest mark."""
 
     def source_reached(self, epoch: int, ends: Sequence[str]) -> None:
         group = self._options.report_offsets_to
@@ -166,7 +166,7 @@ class KafkaCommitter(Committer):
         try:
             report_offsets(self._wire.admin, group, ends)
         except Retryable:
-            self._wire.close()  # the client keeps to the coordinator that it once found
+            self._wire.close()  # the client never looks for its coordinator again
             raise
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class KafkaCommitter(Committer):
         one = vote.transaction
         if code == 0 and was_open:
             return Committed()
-        if code == 0:  # also when somebody mixed versions of EndTxn on this id: what readers see is stronger
+        if code == 0:  # somebody may have mixed versions of EndTxn on this id: partitions prove more
             return read_back(self._wire, vote)[0] or AlreadyCommitted()
         answer = f"{errors.named(code)} to a commit"
         if code == errors.INVALID_TXN_STATE:
@@ -213,9 +213,9 @@ class KafkaCommitter(Committer):
         return Committed() if isinstance(found, Prepared) else found  # its markers are written below
 
     def _await_markers(self, ended: Iterable[Transaction], state: str, places: Iterable[Place]) -> Writers:
-        """Wait until readers see the end: EndTxn's success says only that it can't be undone.
+        """Wait until readers see the end: EndTxn's success only means that the end can't be undone.
 
-        Gives who has open transactions in the places when it is there.
+        Return the producers with open transactions in `places` at that moment. Raises Retryable if markers are late.
         """
         left = {one.id: one.producer_id for one in ended}
         for _ in attempts_within(_MARKERS_SECONDS, first_seconds=0.0005, longest_seconds=0.05):
@@ -235,22 +235,22 @@ class KafkaCommitter(Committer):
         )
 
     def _check_session(self) -> None:
-        """Refuse to commit through other connections than the mark was read through: the cluster may be another."""
+        """Refuse to commit over other connections than the mark was read over: they may lead to another cluster."""
         if self._marked_in is not None and self._wire.asker.session is not self._marked_in:
             what = "the connection to the brokers was lost after the mark was read"
             raise Retryable(what, why="nothing was committed", next="start the job again")
 
     def _check_clock(self, known: Mapping[str, Described]) -> None:
-        """Report a clock here that is behind the brokers', by which deadlines seem later than they are."""
+        """Warn if this driver's clock is behind the brokers', because deadlines then seem later than they are."""
         lag = max((one.started or 0.0 for one in known.values()), default=0.0) - time.time()
         if lag > 1.0 and self._rounds % 100 < 2:  # not each time
             what = "sink %s: this driver's clock is at least %.0f s behind the brokers', so transactions may time out "
-            what += "before their epoch is refused, and are then written again: synchronise both clocks (NTP)"
+            what += "before their epoch is refused, and are then written again: synchronize both clocks (NTP)"
             logging.getLogger(__name__).warning(what, self._ctx.sink, lag)
 
     @property
     def _wanted(self) -> Sequence[str]:
-        """The topics that have to be there."""
+        """Return the topics that must exist."""
         return [topic for topic in (self._options.topic, self._options.mark_topic) if topic is not None]
 
     def _check_topics(self, there: Mapping[str, Topic]) -> None:
@@ -260,7 +260,7 @@ class KafkaCommitter(Committer):
             raise Fatal(f"there is no topic {topic}", why=why, next=fix)
 
     def _ours(self, ref: str) -> Transaction:
-        """Read a ref of this sink's. Raises ValueError for any other."""
+        """Read a ref of this sink. Raises ValueError for a ref of another."""
         one = Transaction.of_ref(ref)
         pooled = PoolId.parse(one.id)
         if pooled is None or (pooled.job, pooled.sink) != (self._ctx.job, self._ctx.sink):
@@ -268,7 +268,7 @@ class KafkaCommitter(Committer):
         return one
 
     def _entry(self, one: Described, now: float) -> InDoubt | None:
-        """Make a listing's entry; age and deadline by the broker's clock, as far as this one agrees with it."""
+        """Make an entry of the listing; None for another sink's id. Age and deadline assume that the clocks agree."""
         pooled = PoolId.parse(one.transaction.id)
         if pooled is None or (pooled.job, pooled.sink) != (self._ctx.job, self._ctx.sink):
             return None
@@ -278,7 +278,7 @@ class KafkaCommitter(Committer):
 
     @contextmanager
     def _doing(self, doing: str, safe: str) -> Iterator[None]:
-        """Name in errors what was being done, and what that leaves."""
+        """Add to errors the sink, the action that failed, and the state that it leaves."""
         try:
             yield
         except ExactsinkError as error:
@@ -289,4 +289,4 @@ class KafkaCommitter(Committer):
 
 def _elsewhere(vote: Vote, here: str) -> Unknown:
     begun = f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}"
-    return Unknown(f"{begun}, and bootstrap_servers leads to cluster {here}")
+    return Unknown(f"{begun}, but bootstrap_servers leads to cluster {here}")

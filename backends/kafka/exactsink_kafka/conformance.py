@@ -1,6 +1,6 @@
-"""Targets of the `kafka` backend for the conformance kit: a topic of its own a scenario, one target a writer.
+"""Targets of the `kafka` backend for the conformance kit: one for each writer. Each scenario has its own topic.
 
-The brokers are those that KAFKA_BOOTSTRAP_SERVERS names; they take a client without a login.
+KAFKA_BOOTSTRAP_SERVERS names the brokers. They must accept a client without a login.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _A_BROKER = (
 )
 _ANSWER_SECONDS = 30
 _TRIAL_SECONDS = 5
-_LARGE = 1_000_000  # bytes: all that librdkafka takes
+_LARGE = 1_000_000  # bytes: the most that librdkafka accepts
 _PARTITIONS = 3
 _RECORDINGS = Path(__file__).with_name("conformance.json")
-_LOOK_ALIKES = (  # after the job's name: another job's, another sink's, and what only looks like the sink's own
+_LOOK_ALIKES = (  # after the job's name: ids of another job, of another sink, and ids that only resemble the sink's own
     "-x.out.g1-abcdef012345.s0",
     ".out-x.g1-abcdef012345.s0",
     ".out.something",
@@ -62,7 +62,7 @@ _LOOK_ALIKES = (  # after the job's name: another job's, another sink's, and wha
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
-    """Return the targets by name, on the brokers of the environment. Raises ConfigError when they are of no use."""
+    """Return the targets by name, on the brokers of the environment. Raises ConfigError if brokers are unusable."""
     servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS", "")
     if not servers:
         raise ConfigError("no Kafka for the kit", why="KAFKA_BOOTSTRAP_SERVERS is not set", next=_A_BROKER)
@@ -94,7 +94,7 @@ class KafkaTarget(ConformanceTarget):
         return KafkaBackend(KafkaOptions.model_validate({**given, "value_format": "json", "key": ("kind",)}))
 
     def job_prefix(self, folder: Path) -> str:
-        """Transactional ids are the cluster's: a scenario would take another one's for another journal's."""
+        """Return a prefix for each scenario, because all scenarios share the cluster's transactional ids."""
         return f"{_digest(folder)}-"
 
     def shaped(self, rows: pa.Table) -> pa.Table:
@@ -109,11 +109,11 @@ class KafkaTarget(ConformanceTarget):
         return Counter(row for ids in self.order(folder) for row in ids)
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
-        """Read every partition as a consumer does that waits for commits, up to where it would wait."""
+        """Read every partition as a read_committed consumer, up to the first open transaction."""
         return self._brokers.read(_topic(folder))
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Abort the first one as the broker does after its timeout; begin another use of the others' ids."""
+        """Abort the first transaction, as the broker does after its timeout; begin another use of the others' ids."""
         first, *others = [Vote.load(committable).transaction for committable in committables]
         with closing(self._brokers.wire()) as wire:
             codes = wire.end([first], commit=False)
@@ -122,7 +122,7 @@ class KafkaTarget(ConformanceTarget):
             self._brokers.move_on(other.id)
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
-        """Put another topic in the place of this one, with the ids in another use."""
+        """Delete the topic, make it again, and begin another use of the ids."""
         for committable in committables:
             self._brokers.move_on(Vote.load(committable).transaction.id)
         self._brokers.delete_topic(_topic(folder))
@@ -136,15 +136,15 @@ class KafkaTarget(ConformanceTarget):
         (folder / "foreign.json").write_text(json.dumps(self._brokers.still_open(_foreign_ids(folder))))
 
     def foreign_stands(self, folder: Path) -> bool:
-        stood = json.loads((folder / "foreign.json").read_text())
+        begun = json.loads((folder / "foreign.json").read_text())
         ids = _foreign_ids(folder)
-        return len(stood) == len(ids) and self._brokers.still_open(ids) == stood
+        return len(begun) == len(ids) and self._brokers.still_open(ids) == begun
 
     def previous(self, folder: Path) -> Sequence[Committable]:
         return [self._prepare(folder, recording) for recording in json.loads(_RECORDINGS.read_text())]
 
     def _prepare(self, folder: Path, recording: Mapping[str, Any]) -> Committable:
-        """Write as a release did; what its payload says of the cluster and the producer is what is here."""
+        """Write as an earlier release did, with this cluster and this producer in the payload."""
         job, topic = self.job_prefix(folder) + "kit", _topic(folder)
         txn = Txn.parse(recording["txn"] % {"job": job})
         assert txn is not None
@@ -170,7 +170,7 @@ class KafkaTarget(ConformanceTarget):
 
 @dataclass(frozen=True)
 class _Brokers:
-    """What the target does with a cluster, by public clients; only ends and descriptions are asked for by the wire."""
+    """Operates a cluster with public clients; only ends and descriptions of transactions go through `Wire`."""
 
     bootstrap: str
 
@@ -221,7 +221,7 @@ class _Brokers:
         return offsets
 
     def move_on(self, id: str) -> None:
-        """Begin another use of a transactional id: the broker aborts what is open and forgets the last end."""
+        """Begin another use of a transactional id: the broker aborts its open transaction and forgets its last end."""
         self._producer(id)
 
     def still_open(self, ids: Iterable[str]) -> list[str]:
@@ -259,13 +259,13 @@ class _Brokers:
         return list(ids.values())
 
     def _producer(self, id: str) -> Producer:
-        """Return a producer with its transactional id; to be dropped, never closed, which would abort."""
+        """Return a producer that has the transactional id. Drop it; closing it would abort."""
         producer = Producer(self._settings() | {"transactional.id": id})
         producer.init_transactions(_ANSWER_SECONDS)
         return producer
 
     def _settings(self) -> dict[str, Any]:
-        return {"bootstrap.servers": self.bootstrap, "log_level": 0}  # what fails is raised
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0}  # failures are raised
 
 
 def _foreign_ids(folder: Path) -> list[str]:

@@ -1,6 +1,6 @@
-"""Reach a cluster as the tasks will, and say why when it can't be reached: the network, TLS or the login.
+"""Connect to a cluster as the tasks will, and explain a failure: the network, TLS or the login.
 
-Where librdkafka's own words leave the cause open, a TLS probe finds it. Only what is certain is reported as final.
+If librdkafka's errors leave the cause open, a TLS probe finds it. Only a certain cause is Fatal.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _ASK_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 def check_settings(options: KafkaOptions, client_id: str) -> None:
-    """Let both clients' libraries take the settings and read the PEM files; nothing connects. Raises ConfigError."""
+    """Check the settings and the PEM files with both clients' libraries, without connecting. Raises ConfigError."""
     if options.security_protocol.endswith("SSL"):
         _tls_context(options)
     _client(producer_settings(options, client_id, client_id))
 
 
 def connected(options: KafkaOptions, client_id: str, patience_seconds: float) -> AdminClient:
-    """Return a client of a cluster that has answered it.
+    """Return a client that the cluster has answered.
 
-    Raises Fatal when trying again alone can't help (TLS, the login), Retryable when the brokers don't answer.
+    Raises Fatal if another try can't help (TLS, the login), Retryable if no broker answers for `patience_seconds`.
     """
     heard: list[KafkaError] = []
     client = _client(librdkafka_settings(options, client_id) | {"error_cb": heard.append})
@@ -62,8 +62,8 @@ def connected(options: KafkaOptions, client_id: str, patience_seconds: float) ->
 
 
 def _client(given: Mapping[str, Any]) -> AdminClient:
-    """Make a client: it looks at all settings, and begins nothing. Raises ConfigError that repeats no value."""
-    try:  # what it would log comes back as errors, which are reported once
+    """Make a client, which checks all settings. Raises ConfigError, in which no value of a setting appears."""
+    try:  # its log is silent, because the same failures come as errors
         return AdminClient(dict(given), logger=logging.Logger("librdkafka", logging.CRITICAL + 1))
     except (KafkaException, TypeError, ValueError, AttributeError) as error:
         why = error.args[0].str() if isinstance(error, KafkaException) else str(error)
@@ -71,7 +71,7 @@ def _client(given: Mapping[str, Any]) -> AdminClient:
 
 
 def _cause(options: KafkaOptions, heard: Sequence[KafkaError], patience_seconds: float) -> Fatal | None:
-    """Return what will not fix itself; None when nothing is found that is certain not to."""
+    """Return a cause that will certainly not go away by itself; None if no such cause is found."""
     probe = _tls if options.security_protocol.endswith("SSL") else _plain
     for server in options.bootstrap_servers.split(","):
         with suppress(OSError):  # unreachable, or busy
@@ -85,8 +85,8 @@ def _cause(options: KafkaOptions, heard: Sequence[KafkaError], patience_seconds:
             return _fatal(options, why, "fix sasl_username or sasl_password in the sink's options")
         if error.code() == KafkaError._AUTHENTICATION and "supported mechanisms:" in said:
             return _unknown_mechanism(options, said.rsplit("supported mechanisms:", 1)[1].strip())
-        if error.code() == KafkaError._SSL and "certificate" in said:  # Python's TLS was content
-            fix = "fix ssl_ca_location; or ssl_certificate_location and ssl_key_location, where brokers want them"
+        if error.code() == KafkaError._SSL and "certificate" in said:  # Python's TLS accepted it
+            fix = "fix ssl_ca_location; or ssl_certificate_location and ssl_key_location, if brokers require them"
             return _fatal(options, said, fix)
     return None
 
@@ -102,25 +102,25 @@ def _unknown_mechanism(options: KafkaOptions, offered: str) -> Fatal:
 
 
 def _unanswered(options: KafkaOptions, heard: Sequence[KafkaError]) -> Retryable:
-    """Name what the servers did, as far as anybody knows."""
+    """Return that no broker answered, with the errors that librdkafka reported."""
     said = dict.fromkeys(_said(error) for error in heard if error.code() != KafkaError._ALL_BROKERS_DOWN)
     why = "; ".join([*said][:3]) or "no broker answers"
     if options.sasl_mechanism is None and not said:
         why += f"; {options.security_protocol} has no login; the listener may want one"
     fix = "check that the brokers run, or correct bootstrap_servers"
-    return Retryable(f"reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
+    return Retryable(f"can't reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
 
 
 def _fatal(options: KafkaOptions, why: str, fix: str) -> Fatal:
-    return Fatal(f"reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
+    return Fatal(f"can't reach Kafka at {options.bootstrap_servers}", why=why, next=fix)
 
 
 def _said(error: KafkaError) -> str:
-    """Return what librdkafka says of an error, without what changes from one try to the next."""
+    """Return librdkafka's text of an error, without the part that changes with every try."""
     return error.str().split(" (after")[0]
 
 
-# The TLS probe: what is wrong with a server's port and how to fix it, or None. OSError where it can't be reached.
+# TLS probes: each returns the fault of a server's port and its fix, or None. OSError: the server can't be reached.
 
 
 def _tls(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str] | None:
@@ -132,15 +132,15 @@ def _tls(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str] 
             why = f"the certificate of {server} is for another name ({error.verify_message})"
             return why, "name the broker as its certificate does, in bootstrap_servers"
         authority = options.ssl_ca_location
-        trusted = f"ssl_ca_location ({authority})" if authority else "what the system trusts"
+        trusted = f"ssl_ca_location ({authority})" if authority else "the system's certificates"
         why = f"the certificate of {server} is not trusted by {trusted}: {error.verify_message}"
-        return why, "ssl_ca_location = the PEM file of the authority that signed it"
+        return why, "set ssl_ca_location to the PEM file of the authority that signed it"
     except (ssl.SSLError, ConnectionResetError):
         with _socket(server, seconds) as bare:
             bare.sendall(_ASK_VERSIONS)
             head = bare.recv(8, socket.MSG_WAITALL)
         if len(head) < 8 or struct.unpack(">ii", head)[1] != 1:  # the answer names the request's number
-            return None  # a broker that is going down, say, or a balancer before one
+            return None  # for example a broker that shuts down, or a balancer before one
     fix = "SASL_PLAINTEXT" if options.sasl_mechanism else "PLAINTEXT"
     why = f"{server} has no TLS, security_protocol is {options.security_protocol}"
     return why, f'name the port of a listener with TLS; or security_protocol = "{fix}" in the sink\'s options'
@@ -157,7 +157,7 @@ def _plain(options: KafkaOptions, server: str, seconds: float) -> tuple[str, str
 
 
 def _tls_context(options: KafkaOptions) -> ssl.SSLContext:
-    """Make what a TLS connection needs, of the files on this machine. Raises ConfigError with the path."""
+    """Make a TLS context from the files on this machine. Raises ConfigError with the path of a bad file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = options.ssl_check_hostname
     if options.ssl_ca_location is None:
@@ -177,7 +177,7 @@ def _tls_context(options: KafkaOptions) -> ssl.SSLContext:
 
 @contextmanager
 def _reading(option: str, path: str) -> Iterator[None]:
-    """Return the error of an option's file that could not be read."""
+    """Raise ConfigError if the file of an option can't be read or used."""
     fix = "name a PEM file that is on the driver and on every executor"
     try:
         Path(path).read_bytes()

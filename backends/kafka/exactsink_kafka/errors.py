@@ -1,4 +1,4 @@
-"""Kafka's error codes, and what follows from each: another try, a proof, or an error that says what to do.
+"""Kafka's error codes, and the reaction to each: another try, a proof, or an error with its fix.
 
 Brokers' codes are positive, librdkafka's own are negative.
 """
@@ -20,43 +20,43 @@ from exactsink_kafka.remedies import Remedies
 
 __all__ = ["ENDED", "ENDED_NEXT", "UNDECIDED", "Failure", "Failures", "explained", "is_refusal", "named", "refused"]
 
-# What requests of the driver are answered
+# Codes in answers to the driver's requests
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, CLUSTER_NOT_AUTHORIZED = 1, 3, 5, 31
 UNSUPPORTED_VERSION, INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING, ID_NOT_AUTHORIZED = 35, 48, 49, 53
 GROUP_NOT_AUTHORIZED = 30
 STATE_LOG, OFFSETS = "__transaction_state", "__consumer_offsets"
-"""Kafka's own topics: of transactional ids, and of groups, the sink's mark among them."""
+"""Kafka's own topics: for transactional ids, and for the offsets of groups, where the sink's mark is."""
 UNKNOWN_TOPIC_ID, UNKNOWN_TRANSACTIONAL_ID = 100, 105
 NOT_AUTHORIZED = frozenset({29, GROUP_NOT_AUTHORIZED, CLUSTER_NOT_AUTHORIZED, ID_NOT_AUTHORIZED, 58, 65})
-NO_SUCH_TOPIC = frozenset({UNKNOWN_TOPIC, 17})  # INVALID_TOPIC_EXCEPTION: a name none may have
+NO_SUCH_TOPIC = frozenset({UNKNOWN_TOPIC, 17})  # INVALID_TOPIC_EXCEPTION: a name that no topic may have
 MOVING = frozenset({14, 15, 16})
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: another try finds it."""
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: another try finds the coordinator."""
 COMING = MOVING | {LEADER_NOT_AVAILABLE, 7}  # REQUEST_TIMED_OUT
 NOT_ALLOWED = frozenset({29, CLUSTER_NOT_AUTHORIZED})  # to describe a topic, or settings
 ENDING = MOVING | {51}  # CONCURRENT_TRANSACTIONS: markers are being written
 OUT_OF_ORDER = 45
 TAKEN = frozenset({0, 46})
-"""And DUPLICATE_SEQUENCE_NUMBER: a batch that was sent again is there already."""
+"""Success, and DUPLICATE_SEQUENCE_NUMBER: the leader already has a batch that was sent again."""
 AGAIN = ENDING | {UNKNOWN_TOPIC, LEADER_NOT_AVAILABLE, 6, 7, 13, 19, 20, 56, 74, 75}
-"""What a leader says of a batch that it may take later, or has taken: sent again, it keeps its sequence number."""
+"""The leader may accept the batch later, or has it already. The batch is sent again with its old sequence number."""
 LEADERLESS = frozenset({LEADER_NOT_AVAILABLE, 6, 9, 56, 74, 75, 76, 78})
 MOVED_ON = frozenset({47, INVALID_PRODUCER_ID_MAPPING, 90})
-"""INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows of later uses only."""
+"""INVALID_PRODUCER_EPOCH, INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED: the coordinator knows only later uses."""
 NOT_OPEN = MOVED_ON | {0, INVALID_TXN_STATE}
 NOT_MINE = MOVED_ON | {INVALID_TXN_STATE, 22, 120}
-"""And ILLEGAL_GENERATION, TRANSACTION_ABORTABLE: offsets are not taken any more in this transaction."""
+"""Also INVALID_TXN_STATE, ILLEGAL_GENERATION, TRANSACTION_ABORTABLE: this transaction accepts no more offsets."""
 
-# What librdkafka reports of rows
+# Codes that librdkafka reports for rows
 
 _ALL_BROKERS_DOWN = -187
 _LOGIN = frozenset({-169, 33, 34, 58})  # _AUTHENTICATION, mechanism, state, refused
 _FOLLOWING = frozenset({-152, -151, -150, -172})
-"""_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: what else went wrong makes librdkafka say them."""
+"""_PURGE_QUEUE, _PURGE_INFLIGHT, _FATAL, _STATE: librdkafka reports them because of another failure."""
 _TOO_LARGE = frozenset({10, 18})  # MSG_SIZE_TOO_LARGE, RECORD_LIST_TOO_LARGE
 _CAUSE_SECONDS = 1.0
 
-UNDECIDED = "the epoch is undecided: no row of it shows, and it is written again"
+UNDECIDED = "the epoch is undecided: none of its rows is visible, and they are written again"
 ENDED = "the transaction is no longer this attempt's"
 ENDED_NEXT = (
     "nothing, if another attempt of the task or a new driver ended it; if transactions time out (see the brokers' "
@@ -82,7 +82,7 @@ def named(code: int) -> str:
 
 
 def is_refusal(error: BaseException | None) -> TypeGuard[Exception]:
-    """Return whether trying again can't help: a login, a certificate, or a file of ours that is not right."""
+    """Return whether another try can't help, because a login, a certificate or a local file is wrong."""
     while error is not None:
         if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
             return False
@@ -93,7 +93,10 @@ def is_refusal(error: BaseException | None) -> TypeGuard[Exception]:
 
 
 def explained(doing: str, error: Exception, options: KafkaOptions, *, upgrading: bool = False) -> ExactsinkError:
-    """Return what failed. Retryable, save where trying again can't help. `upgrading`: the brokers' versions differ."""
+    """Return the error of a failed request: Fatal if another try can't help, else Retryable.
+
+    `upgrading`: the brokers' versions differ.
+    """
     cause = error.__cause__ or error
     why = str(cause) if isinstance(cause, kafka_errors.KafkaError) else f"{type(cause).__name__}: {cause}"
     what = f"{doing}: Kafka at {options.bootstrap_servers}"
@@ -103,7 +106,7 @@ def explained(doing: str, error: Exception, options: KafkaOptions, *, upgrading:
             return Retryable(f"{what} has brokers of different versions, and one is too old", why=str(error), next=fix)
         return Fatal(f"{what} is too old", why=str(error), next="use brokers of Apache Kafka 3.7 or newer")
     if is_refusal(error):
-        fix = "set security_protocol, sasl_* and ssl_* to what the listener at bootstrap_servers takes"
+        fix = "set security_protocol, sasl_* and ssl_* as the listener at bootstrap_servers requires"
         return Fatal(f"{what} refused the connection", why=why, next=fix)
     if isinstance(error, kafka_errors.KafkaTimeoutError) and error.__cause__ is not None:
         why = f"{error}; {why}"
@@ -114,9 +117,9 @@ def explained(doing: str, error: Exception, options: KafkaOptions, *, upgrading:
 def refused(
     doing: str, code: int, options: KafkaOptions, *, id: str = "", topic: str = "", group: str = ""
 ) -> ExactsinkError:
-    """Return what a broker's code means that no other try has changed.
+    """Return the error for a broker's code that further tries did not change.
 
-    It was said by the coordinator of `id`, else by that of `group`, else of a `topic`.
+    The code came from the coordinator of `id`, else from the coordinator of `group`; else it is about `topic`.
     """
     fixes = Remedies(options)
     if code == GROUP_NOT_AUTHORIZED and group:
@@ -150,7 +153,7 @@ class Failure:
 
 
 class Failures:
-    """What went wrong so far with a producer's rows, filled by its callbacks or events; it knows no producer."""
+    """Collects the failures of a producer's rows from its callbacks. It holds no reference to the producer."""
 
     def __init__(self, doing: str, options: KafkaOptions) -> None:
         self.doing = doing
@@ -160,25 +163,25 @@ class Failures:
         self._last_word: Failure | None = None
 
     def add(self, failure: Failure) -> None:
-        """Remember that a row was not delivered, or that the producer is done for: the task has to fail."""
+        """Remember that a row was not delivered, or that the producer can't continue: the task has to fail."""
         self._sizes += [failure.size] if failure.code in _TOO_LARGE else []
         if self._first is None or (self._first.code in _FOLLOWING and failure.code not in _FOLLOWING):
             self._first = failure
 
     def note(self, failure: Failure) -> None:
-        """Remember what may pass by itself, for example a lost connection: it explains why a later timeout came."""
-        if self._last_word is None or failure.code != _ALL_BROKERS_DOWN:  # which says less than what came before it
+        """Remember a failure that may pass by itself, for example a lost connection: it explains a later timeout."""
+        if self._last_word is None or failure.code != _ALL_BROKERS_DOWN:  # it explains less than the failure before
             self._last_word = failure
 
     def check(self, ask: Callable[[], Failure | None]) -> None:
-        """Raise when something went wrong. `ask` is asked what the transaction failed of, where rows just followed."""
+        """Raise if a row failed. If rows failed only because the transaction did, `ask` returns its failure."""
         if self._first is not None:
             raise self._explained(self._first, ask)
 
     def cause(
         self, failure: Failure, hear: Callable[[float], None], ask: Callable[[], Failure | None]
     ) -> ExactsinkError:
-        """Explain a failed call; where it only follows another failure, that one may be reported a moment later."""
+        """Return the error of a failed call. If it only follows another failure, wait up to a second for that one."""
         until = time.monotonic() + _CAUSE_SECONDS
         hear(0)
         while failure.code in _FOLLOWING and self._first is None and time.monotonic() < until:
@@ -186,20 +189,20 @@ class Failures:
         return self._explained(failure, ask)
 
     def late(self, what: str, why: str) -> ExactsinkError:
-        """Explain that time ran out, and the last error of the brokers meanwhile."""
+        """Return the error for a timeout, with the last error of the connection."""
         heard = self._last_word
         if heard is not None and heard.code in _LOGIN:
             return self._error(heard)
         return Retryable(
             f"{self.doing}: {what}",
             why=f"{why if heard is None else f'{why}; the last error of the connection: {heard.text}'}; {UNDECIDED}",
-            next="check that executors can reach the brokers of bootstrap_servers; where they are slow, "
+            next="check that executors can reach the brokers of bootstrap_servers; if brokers are slow, "
             "raise transaction_timeout_seconds",
         )
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Explain what did not answer in time as `late` does."""
+        """Replace Retryable, which means a missing answer, by the error that `late` returns."""
         try:
             yield
         except Retryable as error:
@@ -240,11 +243,11 @@ _KINDS: tuple[tuple[frozenset[int], type[ExactsinkError], str, str | Callable[[R
     (_TOO_LARGE, Fatal, "a record is too large for {topic}", ""),
     (frozenset({32}), Fatal, "{topic} refuses a record's timestamp", Remedies.set_clock),
     (frozenset({-188, 3}), Fatal, "there is no {topic}", Remedies.show_or_make_topic),
-    (frozenset({-190}), Fatal, "{topic} has no partition of the number that a row has", Remedies.add_partitions),
+    (frozenset({-190}), Fatal, "a row names a partition that {topic} does not have", Remedies.add_partitions),
     (frozenset({29, 31, 53}), Fatal, "the sink's user may not write to {topic}", Remedies.allow_writing),
     (_LOGIN, Fatal, "the brokers refuse the login", "fix sasl_mechanism, sasl_username or sasl_password"),
     (frozenset({50}), Fatal, "the brokers keep no transaction for that long", Remedies.keep_transactions),
     # the topic's name, the request, its format, a policy, the codec, the record
     (frozenset({17, 42, 43, 44, 76, 87}), Fatal, "{topic} refuses a record", Remedies.take_such_records),
 )
-"""What codes mean that librdkafka reports of rows: the error, what happened, and what to do."""
+"""By librdkafka's codes for rows: the class of the error, its text, and the fix."""

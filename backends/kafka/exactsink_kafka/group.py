@@ -1,8 +1,8 @@
-"""What is committed to consumer groups: the sink's mark, and the source's end offsets for tools that show lag.
+"""Offsets of consumer groups: the sink's mark, and the source's end offsets for tools that show lag.
 
-The mark is the text beside one offset, and is only ever written in transactions: each participant's own, and, for a
-birth and to keep the mark from expiring, one under an id that a single driver at a time has. A plain commit of a
-driver that was stalled would put the mark back.
+The mark is the metadata text of one offset. It is written only in transactions, because a plain commit by a stalled
+driver would put the mark back. Each participant writes it in its own transaction. A birth, and the renewal that keeps
+the mark from expiring, use one transactional id, which only one driver at a time owns.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MarkKeeper", "group_of", "mark_offset", "report_offsets", "source_offsets"]
 
 _VERSION = 1
-"""Of the mark's text."""
+"""The version of the mark's text."""
 
 _BIRTHS = 5
 _RENEW_SECONDS = 86_400.0
@@ -43,13 +43,13 @@ def group_of(job: str, sink: str) -> str:
 
 
 def mark_offset(job: str, sink: str, topic: str, mark: Mark) -> Offset:
-    """Return the offset that keeps a mark: its number is the epoch's, for people who look; only the text is read."""
+    """Return the offset that holds a mark in its text. Its number is the epoch, for people: nothing reads it."""
     text = {"exactsink": _VERSION, "lineage": mark.lineage, "epoch": mark.epoch, "tokens": sorted(mark.tokens)}
     return Offset(group_of(job, sink), topic, 0, mark.epoch or 0, json.dumps(text, separators=(",", ":")))
 
 
 def _mark(group: str, text: str | None) -> Mark | None:
-    """Read a mark's text; None where there is none, or something else was committed over it."""
+    """Read a mark from an offset's text; None if there is no text, or it is not a mark."""
     try:
         read = json.loads(text or "")
         version, mark = int(read["exactsink"]), Mark(read["lineage"], read["epoch"], frozenset(read["tokens"]))
@@ -72,18 +72,18 @@ class MarkKeeper:
         self.group = group_of(ctx.job, ctx.sink)
         self._id = f"{ctx.job}.{ctx.sink}.mark"
         self._renewed = float("-inf")
-        self._alone = not ctx.lineage  # before a claim, nobody knows whose mark is whose
+        self._alone = not ctx.lineage  # before a claim, the journal's lineage is not known
         self.place: tuple[str, int] | None = None
-        """Which partition of Kafka's own topic keeps it, once a transaction was seen to write there."""
+        """The partition of __consumer_offsets that holds the mark; None until a transaction was seen to write there."""
 
     def read(self) -> Mark | None:
-        """Read the mark as it is committed. It lags the answer to a commit by some ms."""
+        """Read the committed mark. It can lag the answer to a commit by some milliseconds."""
         return self.read_beside()[0]
 
     def read_beside(self, *questions: Question[Any]) -> tuple[Mark | None, list[Any]]:
-        """Read the mark, and ask questions at the same time; gives what they are answered.
+        """Read the mark and send questions at the same time; return the mark and the questions' results.
 
-        The first time, refuse to share the name with another job. Raises LineageError.
+        Raises LineageError if the first read finds another job with this job's and sink's names.
         """
         asked = [self._wire.about_texts(self.group, self._topic), *questions]
         asked += [] if self._alone else [self._wire.about_texts(self.group)]
@@ -94,37 +94,40 @@ class MarkKeeper:
         return _mark(self.group, texts.get(self._topic)), answers
 
     def _check_alone(self, code: int, texts: Mapping[str, str]) -> None:
-        """Refuse to share the sink's name with a job that has another journal."""
+        """Raise LineageError if a job with another journal uses this job's and sink's names."""
         self._check("read the group's marks", code)
         for what, why, fix in self._shared(texts, {self._ctx.lineage, *self._ctx.succeeds}):
             raise LineageError(what, why=why, next=fix)
         self._alone = True
 
     def _shared(self, texts: Mapping[str, str], ours: Collection[str]) -> Iterator[tuple[str, str, str]]:
-        """Find jobs with our names: each would find the other's transactions, and stop at them by chance."""
+        """Find other jobs with these names: each would find the other's transactions, and stop at them by chance."""
         for topic in sorted(texts.keys() - {self._topic}):
             if (mark := _mark(self.group, texts[topic])) is not None and mark.lineage not in ours:
                 names = f"job named {self._ctx.job} has a sink {self._ctx.sink}"
                 what = f"another {names} on this cluster for topic {topic}"
-                why = f"group {self.group} keeps the mark of its journal {mark.lineage}, and ids have these names, too"
+                why = f"group {self.group} keeps the mark of journal {mark.lineage}, and both jobs' ids begin alike"
                 words = ("--delete-offsets", "--group", self.group, "--topic", topic)
-                gone = Remedies(self._options).command("kafka-consumer-groups", *words)
-                yield what, why, f"give one of the jobs another name in [job]; or, once none writes there: {gone}"
+                fix = "give one of the jobs another name in [job] and a new checkpoint; or, once no job writes there"
+                yield what, why, f"{fix}: {Remedies(self._options).command('kafka-consumer-groups', *words)}"
 
     def put_birth(self) -> Mark:
-        """Put the birth of the context's lineage where there is no mark; return what stands."""
+        """Write the birth of this journal's lineage if there is no mark; return the mark that is there then.
+
+        Idempotent. It fences older drivers, which then can't write a birth or a renewal.
+        """
         for _ in range(_BIRTHS):
             self._alone = False
-            if (stands := self._write_again(birth=True)) is not None:
-                return stands
+            if (found := self._write_again(birth=True)) is not None:
+                return found
         what = f"group {self.group} accepts no mark: another driver writes to it, or has an open transaction"
-        raise Retryable(what, next="end the other drivers of this job, then start it again")
+        raise Retryable(what, next="stop the other drivers of this job, then start it again")
 
     def renew(self) -> None:
-        """Write the mark that stands once more, once under a claim and then daily: brokers forget old ones.
+        """Write the current mark again, once under a claim and then daily, because brokers forget old offsets.
 
-        Only where nothing is decided and not yet committed: of two values written in transactions the one written
-        later stands, whatever the order of their commits.
+        Call it only when each decided epoch is committed: of two values written in transactions, the value that was
+        written later stays, whatever the order of their commits.
         """
         if time.monotonic() < self._renewed + _RENEW_SECONDS:
             return
@@ -132,7 +135,7 @@ class MarkKeeper:
             self._renewed = time.monotonic()
 
     def findings(self) -> Iterator[Finding]:
-        """Find what keeps the mark from being written."""
+        """Find conditions under which the mark can't be written."""
         options, fixes = self._options, Remedies(self._options)
         if not self._topic:
             message = "each row names its own topic, so the sink keeps no mark: "
@@ -141,49 +144,50 @@ class MarkKeeper:
             return
         if options.mark_topic is not None and self._topic not in self._wire.topics([self._topic]):
             yield Finding("error", f"there is no topic {self._topic} (mark_topic)", fixes.make_topic(self._topic))
-        joined = self._wire.join(Transaction(self._id, NO_PRODUCER, 0), self.group)  # refused: it never was
+        joined = self._wire.join(Transaction(self._id, NO_PRODUCER, 0), self.group)  # refused: no such producer
         [(read, texts)] = self._wire.ask(self._wire.about_texts(self.group))
         mine = _mark(self.group, texts.get(self._topic))
         for what, why, fix in self._shared(texts, () if mine is None else {mine.lineage}):
-            yield Finding("warning", f"{what}, perhaps: {why}. Then exactsink refuses a start", fix)
+            yield Finding("warning", f"perhaps {what}: {why}. Then exactsink refuses to start the job", fix)
         if errors.GROUP_NOT_AUTHORIZED in (joined, read):
             message = f"{fixes.principal} may not use offsets of group {self.group}, so the sink can't keep its mark"
             yield Finding("error", message, fixes.allow("Read", "--group", self.group))
 
     def _write_again(self, *, birth: bool) -> Mark | None:
-        """Write the mark that stands, or a birth if asked where none does; a mark is no birth's business.
+        """Write the current mark again, or with `birth` a birth; return the mark that is there then.
 
-        To take the id fences every older driver's writing. None where another one was quicker, or may be: an epoch's
-        transaction that is open has perhaps written its mark before, and would be behind this one.
+        With `birth`, an existing mark is returned unchanged. Taking the transactional id fences older drivers. Return
+        None if another writer was, or may have been, quicker: an epoch's open transaction may have written its mark
+        before this one, which would then hide it.
         """
         mine = self._wire.take(self._id)
-        stands = self.read()
-        if birth != (stands is None):
-            return stands
-        quiet, written = False, stands or Mark(self._ctx.lineage)
+        found = self.read()
+        if birth != (found is None):
+            return found
+        quiet, written = False, found or Mark(self._ctx.lineage)
         code = self._wire.write_offset(mine, mark_offset(self._ctx.job, self._ctx.sink, self._topic, written))
         if code == 0:
             listed = self._wire.ongoing(prefix(self._ctx.job, self._ctx.sink))
-            quiet = not any(one.offsets for one in listed) and self.read() == stands
-            for _ in range(2 if quiet else 1):  # the second is answered when readers see the first
+            quiet = not any(one.offsets for one in listed) and self.read() == found
+            for _ in range(2 if quiet else 1):  # the second end is answered once readers see the first
                 [code] = self._wire.end([mine], commit=quiet)
         if code not in errors.NOT_MINE:
             self._check("write the sink's mark", code, id=self._id if quiet else "")
         return written if quiet and code == 0 else None
 
     def _check(self, doing: str, code: int, *, id: str = "") -> None:
-        """Raise what a code means, said by the group's coordinator, or that of an `id`."""
+        """Raise the error for a code of the group's coordinator, or of the coordinator of `id`."""
         if code:
             raise errors.refused(doing, code, self._options, id=id, topic=self._topic, group=self.group)
 
 
-# The source's offsets: nothing is ever read from there
+# The source's offsets: exactsink writes them, and never reads them
 
 _READ, _OUT = "kafka-acls.sh --add --operation Read", "remove report_offsets_to from the sink's options"
 _CAUSES = {
     "UnknownMemberIdError": (
         "the group has consumers, so it accepts no offsets from others",
-        "name a group without consumers: kafka-consumer-groups.sh --describe --members shows who does",
+        "name a group without consumers: kafka-consumer-groups.sh --describe --members lists a group's consumers",
     ),
     "UnknownTopicOrPartitionError": (
         "this cluster has no such topic or partition: the source reads from another cluster",
@@ -196,10 +200,10 @@ _LARGEST_PARTITION, _LARGEST_OFFSET = 2**31 - 1, 2**63 - 1
 
 
 def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> None:
-    """Commit where the source stands to the group. Idempotent, from any process; no row hangs on it.
+    """Commit the source's end offsets to a consumer group. Idempotent, from any process. No row depends on them.
 
-    Raises Retryable when the next epoch may have more luck (make a new `admin` then: it keeps the coordinator that it
-    once found, also when that has moved), and Fatal when no source reports Kafka's offsets.
+    Raises Retryable if the next epoch may succeed, with a new `admin`, because this one keeps its coordinator even when
+    that has moved. Raises Fatal if no source reports Kafka's offsets.
     """
     doing = f"commit the source's offsets to group {group}"
     offsets = {
@@ -220,9 +224,9 @@ def report_offsets(admin: KafkaAdminClient, group: str, ends: Sequence[str]) -> 
 
 
 def source_offsets(ends: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
-    """Read Kafka's offsets, by topic and partition, out of the sources' offsets; other sources' are passed over.
+    """Read Kafka's offsets, by topic and partition, from the ends of all sources. Ends of other stores are ignored.
 
-    Of two sources that read the same partition the one that lags counts.
+    If two sources read the same partition, the lower offset counts.
     """
     found: dict[str, dict[int, int]] = {}
     for end in ends:
@@ -237,9 +241,9 @@ def source_offsets(ends: Sequence[str]) -> Mapping[str, Mapping[int, int]]:
 
 
 def _offsets(end: Any) -> Iterator[tuple[str, int, int]]:
-    """Read one source's end: `{"orders": {"0": 17, "1": 4}}`. Raises ValueError when it is no such thing."""
+    """Read one source's end: `{"orders": {"0": 17, "1": 4}}`. Raises ValueError for any other form."""
     if not isinstance(end, dict) or not all(isinstance(partitions, dict) for partitions in end.values()):
-        raise ValueError(f"{end!r} is no object of objects")
+        raise ValueError(f"{end!r} is not an object of objects")
     for topic, partitions in end.items():
         for partition, offset in partitions.items():
             number = int(partition) if partition.isascii() and partition.isdecimal() else -1
@@ -251,7 +255,7 @@ def _offsets(end: Any) -> Iterator[tuple[str, int, int]]:
 
 
 def _refusal(doing: str, refused: Mapping[TopicPartition, str]) -> Retryable:
-    """Return what the broker answered; it takes the offsets of the partitions that are not named."""
+    """Return the error for the partitions that the broker refused. It has accepted the offsets of all others."""
     error = next(iter(refused.values()))
     partitions = [f"{p.topic}/{p.partition}" for p, answer in refused.items() if answer == error]
     why, fix = _CAUSES.get(error, ("", "the next epoch tries again"))

@@ -1,4 +1,4 @@
-"""What brokers answer, as values, and the requests whose form takes some care, which are used by this module's name."""
+"""Brokers' answers as values, and the requests that need some care. Other modules write `messages.NAME`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from exactsink_kafka.transactions import Transaction
 __all__ = ["KEEPS", "Cluster", "Described", "LoggedBatch", "Offset", "OpenProducer", "Seen", "Topic"]
 
 KEEPS, _RAISES = (3, 4), 5
-"""Versions of EndTxn: the last raises the producer's epoch. The answers to a repeat depend on the version of the first
-end, and a stale commit can look like a success when versions are mixed: each cluster has one of the two ways."""
+"""Versions of EndTxn. Only the last raises the producer's epoch. The answer to a repeated end depends on the version of
+the first. If versions are mixed, a stale commit can look like a success: so each cluster gets one of the two kinds."""
 
 _READ_COMMITTED = 1
 _EARLIEST, _LATEST = -2, -1
-OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")  # an ended one keeps its time
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")  # an ended transaction keeps its start time
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What a cluster says of itself. `end_txn` is the highest version of EndTxn that all its brokers take;
-    `transaction_version` the finalized feature, 0 where there is none."""
+    """A cluster, as its brokers describe it. `end_txn`: the highest version of EndTxn that all brokers accept.
+    `transaction_version`: the finalized feature, 0 if there is none."""
 
     id: str
     brokers: tuple[int, ...]
@@ -51,12 +51,12 @@ class Cluster:
 
     @property
     def joins(self) -> bool:
-        """Whether what is written to a partition makes it part of the transaction."""
+        """Return whether a write to a partition makes the partition part of the transaction."""
         return self.raises and self.transaction_version > 1
 
     @property
     def raises(self) -> bool:
-        """Whether the end of a transaction raises its producer's epoch, so that a late task is fenced by it."""
+        """Return whether the end of a transaction raises its producer's epoch, which fences a late task."""
         return self.end_txn >= _RAISES and self.transaction_version > 0
 
 
@@ -71,9 +71,9 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A transactional id as its coordinator knows it. `state` is the broker's word: Ongoing, PrepareCommit,
-    CompleteAbort, Empty... `started` in Unix seconds of the broker's clock, None when nothing is open. `partitions` are
-    those that its rows are in, `offsets` the one of Kafka's own topic that its groups' offsets are in."""
+    """A transactional id, as its coordinator describes it. `state` is Kafka's: Ongoing, PrepareCommit, CompleteAbort,
+    Empty... `started`: Unix seconds by the broker's clock, None if nothing is open. `partitions` hold its rows;
+    `offsets` is the partition of __consumer_offsets that holds its groups' offsets."""
 
     transaction: Transaction
     state: str
@@ -85,7 +85,7 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A consumer group's offset of a partition, and the text that stands beside it."""
+    """A consumer group's offset of a partition, and its metadata text."""
 
     group: str
     topic: str
@@ -96,9 +96,9 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class OpenProducer:
-    """A producer with an open transaction in a partition, and where its rows begin there.
+    """A producer with an open transaction in a partition, and the offset of its first row there.
 
-    `last_sequence` numbers its rows in that partition from 0, under this epoch (modulo 2^31).
+    `last_sequence`: the number of its last row there, counted from 0 under this epoch (modulo 2^31).
     """
 
     id: int
@@ -110,9 +110,9 @@ class OpenProducer:
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A batch of a partition: its offsets, its producer's id and epoch, how many rows it has.
+    """A batch of a partition: its offsets, its producer's id and epoch, and its count of rows.
 
-    `ends`: it is the end of a transaction of that producer's, and has no rows.
+    `ends`: the batch is the marker that ends a transaction of its producer, and has no rows.
     """
 
     first: int
@@ -128,13 +128,13 @@ class LoggedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a partition's leader shows at an offset to a reader with isolation.level=read_committed.
+    """A partition at an offset, as its leader shows it to a read_committed consumer.
 
-    `error` is the broker's code (0: none; 100 UNKNOWN_TOPIC_ID; 1 OFFSET_OUT_OF_RANGE). `log_start` and `stable` (the
-    last stable offset) bound what is settled; -1 where the broker knows no such topic. `producer` is (id, epoch) of
-    the transactional batch that holds the offset, None when none does or it is not settled. `aborted` are (producer
-    id, first offset) of aborted transactions that end at the offset or later; some may begin later, too. `batch` is the
-    one that holds the offset, or the next one that stands.
+    `error`: the broker's code (0: none; 100 UNKNOWN_TOPIC_ID; 1 OFFSET_OUT_OF_RANGE). `log_start` and `stable` (the
+    last stable offset) bound the settled offsets; -1 if the broker knows no such topic. `producer`: (id, epoch) of the
+    transactional batch that holds the offset; None if there is no such batch, or it is not settled. `aborted`:
+    (producer id, first offset) of aborted transactions that end at the offset or later, and may begin later. `batch`:
+    the batch that holds the offset, or the next batch that exists.
     """
 
     error: int
@@ -146,7 +146,7 @@ class Seen:
 
 
 def cluster_of(id: str, brokers: tuple[int, ...], versions: Iterable[Any]) -> Cluster:
-    """Read all brokers' ApiVersions answers: what a cluster takes is what its oldest broker does."""
+    """Read all brokers' ApiVersions answers: a cluster can do no more than its oldest broker."""
     answers, wanted = list(versions), EndTxnRequest.API_KEY
     end_txn = [max((a.max_version for a in one.api_keys if a.api_key == wanted), default=0) for one in answers]
     levels = [{f.name: f.max_version_level for f in one.finalized_features or ()} for one in answers]
@@ -170,7 +170,7 @@ def described(state: Any) -> Described:
 
 
 def open_producers(partition: Any) -> tuple[OpenProducer, ...]:
-    """Read a partition's part of a DescribeProducers answer: those with an open transaction."""
+    """Read the producers with an open transaction from a partition's part of a DescribeProducers answer."""
     return tuple(
         OpenProducer(p.producer_id, p.producer_epoch, p.current_txn_start_offset, p.last_sequence, p.coordinator_epoch)
         for p in partition.active_producers
@@ -179,7 +179,7 @@ def open_producers(partition: Any) -> tuple[OpenProducer, ...]:
 
 
 def marker_request(ended: Transaction, topic: str, partition: int, coordinator_epoch: int, *, commit: bool) -> Any:
-    """Write a transaction's end into a partition, as its coordinator does."""
+    """Return the request that writes a transaction's end into a partition, as its coordinator does."""
     marker = WriteTxnMarkersRequest.WritableTxnMarker
     written = marker(
         producer_id=ended.producer_id,
@@ -192,7 +192,7 @@ def marker_request(ended: Transaction, topic: str, partition: int, coordinator_e
 
 
 def listing_request(states: Iterable[str], prefix: str) -> Any:
-    """Ask a broker for the transactions in some states; one older than 4.1 does not know the prefix, and lists all."""
+    """Return the request for transactions in some states. A broker older than 4.1 ignores the prefix, and lists all."""
     pattern = re.escape(prefix) + ".*"
     return ListTransactionsRequest(
         state_filters=list(states), producer_id_filters=[], transactional_id_pattern=pattern, max_version=2
@@ -200,25 +200,25 @@ def listing_request(states: Iterable[str], prefix: str) -> Any:
 
 
 def take_request(id: str, timeout_seconds: float) -> Any:
-    """Take a transactional id: its last user is fenced, and what that one left open is aborted."""
+    """Return the request that takes a transactional id. It fences the last user, and aborts that user's transaction."""
     timeout = round(timeout_seconds * 1000)
     return InitProducerIdRequest(transactional_id=id, transaction_timeout_ms=timeout, min_version=3, max_version=4)
 
 
 def fence_request(one: Transaction, timeout_seconds: float) -> Any:
-    """Raise the epoch of a producer whose id nobody has taken since."""
+    """Return the request that raises a producer's epoch, if nobody has taken its id since."""
     request = take_request(one.id, timeout_seconds)
     request.producer_id, request.producer_epoch = one.producer_id, one.producer_epoch
     return request
 
 
 def join_request(one: Transaction, group: str) -> Any:
-    """Make a group's offsets part of an open transaction, which is begun by it if there is none."""
+    """Return the request that adds a group's offsets to a transaction, and begins one if none is open."""
     return AddOffsetsToTxnRequest(**use_of(one), group_id=group)
 
 
 def partitions_request(one: Transaction, topic: str, partitions: Iterable[int]) -> Any:
-    """Make partitions part of a transaction, where what is written to them does not: before transaction.version 2."""
+    """Return the request that adds partitions to a transaction. From transaction.version 2 on, each write does that."""
     use = {f"v3_and_below_{name}": value for name, value in use_of(one).items()}
     topics = [AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=list(partitions))]
     return AddPartitionsToTxnRequest(**use, v3_and_below_topics=topics, min_version=3, max_version=3)
@@ -227,14 +227,14 @@ def partitions_request(one: Transaction, topic: str, partitions: Iterable[int]) 
 def produce_request(
     one: Transaction, topic: str, batches: Sequence[tuple[int, Sequence[Any]]], seconds: float, *, joins: bool
 ) -> Any:
-    """Write record batches, one a partition, each as pieces of memory."""
+    """Return the request that writes record batches, one per partition, each in pieces of memory."""
     version = {"min_version": 12 if joins else 9, "max_version": 11 + joins}
     empty = ProduceRequest(transactional_id=one.id, acks=-1, timeout_ms=round(seconds * 1000), topic_data=[], **version)
     return _Produce(empty, topic, batches)
 
 
 class _Produce:
-    """An empty request that gets its batches when it is sent, in one copy; all else is the request's own."""
+    """A Produce request that copies its batches only once, when it is encoded. An empty request does all the rest."""
 
     def __init__(self, empty: Any, topic: str, batches: Sequence[tuple[int, Sequence[Any]]]) -> None:
         self._empty, self._topic, self._batches = empty, topic.encode(), batches
@@ -243,11 +243,11 @@ class _Produce:
         return getattr(self._empty, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set the version, which a connection chooses, where it belongs."""
+        """Set the version, which a connection chooses, in the empty request."""
         setattr(self._empty, name, value) if name == "API_VERSION" else super().__setattr__(name, value)
 
     def encode(self, **_: bool) -> bytes:
-        """Encode it, with its length and header."""
+        """Encode the request, with its length and header."""
         head = self._empty.encode(header=True)[:-2]  # without an empty list of topics, and the tags behind it
         pieces = [head, uvarint(2), uvarint(len(self._topic) + 1), self._topic, uvarint(len(self._batches) + 1)]
         for partition, records in self._batches:
@@ -256,7 +256,7 @@ class _Produce:
 
 
 def offset_request(one: Transaction, offset: Offset, joins: bool) -> Any:
-    """Write a group's offset in a transaction, as no member of the group; see `Wire.write_offset` for `joins`."""
+    """Return the request that writes a group's offset in a transaction, without a member. `joins`: see `Cluster`."""
     topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     wanted = topic.TxnOffsetCommitRequestPartition(
         partition_index=offset.partition, committed_offset=offset.offset, committed_metadata=offset.text
@@ -267,8 +267,8 @@ def offset_request(one: Transaction, offset: Offset, joins: bool) -> Any:
 
 
 def read_request(group: str, topic: str | None) -> Any:
-    """Ask for a group's offset of a topic's partition 0, or for all (None): those of open transactions are not
-    waited for."""
+    """Return the request for a group's offset of a topic's partition 0, or for all its offsets (None). It does not
+    wait for open transactions."""
     entry = OffsetFetchRequest.OffsetFetchRequestGroup
     topics = None if topic is None else [entry.OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     version = {"min_version": 8, "max_version": 9}
@@ -276,31 +276,31 @@ def read_request(group: str, topic: str | None) -> Any:
 
 
 def end_request(one: Transaction, commit: bool, raises: bool) -> Any:
-    """End a transaction; see `Cluster.raises`."""
+    """Return the request that ends a transaction. `raises`: see `Cluster`."""
     least, most = (_RAISES, _RAISES) if raises else KEEPS
     return EndTxnRequest(**use_of(one), committed=commit, min_version=least, max_version=most)
 
 
 def taken(answer: Any) -> int:
-    """Return the error code of a written offset."""
+    """Return the error code in an answer to `offset_request`."""
     return int(answer.topics[0].partitions[0].error_code)
 
 
 def joined(answer: Any) -> int:
-    """Return the first error code of partitions that were to join a transaction."""
+    """Return the first error code in an answer to `partitions_request`, 0 if there is none."""
     topics = answer.results_by_topic_v3_and_below
     codes = (p.partition_error_code for topic in topics for p in topic.results_by_partition)
     return int(next(filter(None, codes), 0))
 
 
 def read(answer: Any) -> int:
-    """Return the first error code of offsets that were read."""
+    """Return the first error code in an answer to `read_request`, 0 if there is none."""
     codes = [answer.groups[0].error_code, *(p.error_code for t in answer.groups[0].topics for p in t.partitions)]
     return int(next(filter(None, codes), 0))
 
 
 def producers_request(partitions: Iterable[tuple[str, int]]) -> Any:
-    """Ask who writes into partitions."""
+    """Return the request for the producers that write to partitions."""
     of_topic = defaultdict(list)
     for topic, partition in partitions:
         of_topic[topic].append(partition)
@@ -309,32 +309,32 @@ def producers_request(partitions: Iterable[tuple[str, int]]) -> Any:
 
 
 def use_of(one: Transaction) -> dict[str, Any]:
-    """Name a use of a transactional id, as requests of it do."""
+    """Return the fields by which a request names one use of a transactional id."""
     return {"transactional_id": one.id, "producer_id": one.producer_id, "producer_epoch": one.producer_epoch}
 
 
 def versions_request() -> Any:
-    """Ask what a broker takes; one that does not know who asks answers with an error."""
+    """Return the request for a broker's API versions. It names this client, or the broker answers with an error."""
     return ApiVersionsRequest(client_software_name="exactsink", client_software_version="1")
 
 
 def metadata_request(*, names: Iterable[str] = (), ids: Iterable[str] = ()) -> Any:
-    """Ask for topics by name or by their own ids; none is made by asking."""
+    """Return the request for topics, by name or by the topics' own ids. It creates no topic."""
     entry = MetadataRequest.MetadataRequestTopic
     topics = [entry(name=name) for name in names] + [entry(name=None, topic_id=uuid.UUID(one)) for one in ids]
     return MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=12)
 
 
 def leaders(metadata: Any) -> dict[tuple[str, int], int]:
-    """Read who leads the partitions of a Metadata answer, those that nobody does left out."""
+    """Read partitions' leaders from a Metadata answer, without the partitions that have none."""
     known = {(topic.name, p.partition_index): p.leader_id for topic in metadata.topics for p in topic.partitions}
     return {place: leader for place, leader in known.items() if leader >= 0}
 
 
 def fetch_request(topic_id: str, partition: int, offset: int) -> Any:
-    """Ask for the batch at an offset as a read_committed reader, who learns which transactions were aborted."""
+    """Return the request for the batch at an offset. It is read_committed, so its answer lists aborted transactions."""
     topic = FetchRequest.FetchTopic
-    wanted = topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)  # a batch at least
+    wanted = topic.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1)  # a whole batch
     return FetchRequest(
         max_wait_ms=0,
         min_bytes=0,
@@ -356,7 +356,7 @@ def seen(answer: Any, offset: int) -> Seen:
 
 
 def bounds_requests(topic: str, partition: int) -> list[Any]:
-    """Ask where a partition begins, and where its last stable offset is: two requests."""
+    """Return the two requests for a partition's first offset and its last stable offset."""
     entry, part = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
     return [
         ListOffsetsRequest(
@@ -369,13 +369,13 @@ def bounds_requests(topic: str, partition: int) -> list[Any]:
 
 
 def seen_beyond(error: int, answers: Iterable[Any]) -> Seen:
-    """Make the answer for an offset that the partition doesn't have, from those to `bounds_requests`."""
+    """Make the result for an offset outside the partition, from the answers to `bounds_requests`."""
     log_start, stable = (answer.topics[0].partitions[0].offset for answer in answers)
     return Seen(error, log_start, stable, None, frozenset())
 
 
 def _batch_at(records: Any, offset: int) -> Any:
-    """Return the batch that holds the offset, or the next one; None when there is none in the answer."""
+    """Return the batch that holds the offset, or the next batch; None if the answer has neither."""
     batches = MemoryRecords(records) if records else ()
     return next((batch for batch in batches if batch.magic >= 2 and offset <= batch.last_offset), None)
 

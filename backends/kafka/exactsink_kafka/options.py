@@ -1,6 +1,6 @@
-"""The options of a sink that writes to Kafka, and the same in the words of the two clients.
+"""The options of a sink that writes to Kafka, and the settings that they become for the two clients.
 
-librdkafka writes, kafka-python asks and ends.
+librdkafka writes rows. kafka-python queries the cluster and ends transactions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OURS: Mapping[str, str] = {
     "delivery.report.only.error": "a task counts its rows as they are delivered",
     "enable.gapless.guarantee": "a row that is not delivered fails its task",
     "enable.idempotence": "a repeated request must not double rows",
-    "enable.ssl.certificate.verification": "a broker whose certificate is not trusted gets no rows",
+    "enable.ssl.certificate.verification": "rows go only to a broker with a trusted certificate",
     "max.in.flight*": "a repeated request must not double rows",
     "metadata.broker.list": "write bootstrap_servers",
     "partitioner": "equal keys go to the same partition as with other clients, and rows may name theirs",
@@ -44,18 +44,18 @@ _OURS: Mapping[str, str] = {
     "transactional.id": "each task attempt has its own",
     "security.*": "write security_protocol",
     "sasl.*": "write sasl_mechanism, sasl_username and sasl_password",
-    "ssl[._]*": "write ssl_ca_location and its like",
+    "ssl[._]*": "write the sink's own options ssl_*",
     "test.*": "rows would not go to a real broker",
 }
-"""librdkafka's settings that the promise hangs on, or that have an option of their own: why they are not for users."""
+"""librdkafka's settings that users may not set, with the reason: the promise depends on it, or an option sets it."""
 
 FAST_SETTINGS = (
     *("compression.type", "compression.codec", "compression.level", "batch.size", "message.max.bytes"),
     *("message.timeout.ms", "delivery.timeout.ms", "topic.metadata.propagation.max.ms"),
     *("linger.ms", "queue.buffering.max.ms", "queue.buffering.max.kbytes", "queue.buffering.max.messages"),
 )
-"""What of `producer` the fast writer reads. It has no queue that rows wait in, so of queues it needs no more than
-checks. Any other setting chooses the plain writer."""
+"""The settings in `producer` that the fast writer accepts. Any other chooses the plain writer. The fast writer has no
+queue, so it only checks those of librdkafka's queue."""
 
 _LIFETIMES = ("message.timeout.ms", "delivery.timeout.ms")
 """How long librdkafka tries to deliver a row: two names of one setting."""
@@ -64,14 +64,14 @@ _DEFAULTS = {
     ("linger.ms", "queue.buffering.max.ms"): "20",
     ("batch.size",): "262144",
     ("queue.buffering.max.messages",): "100000",
-    ("queue.buffering.max.kbytes",): "65536",  # librdkafka's own 1 GiB is an executor's whole overhead
-    ("reconnect.backoff.ms",): "20",  # half of it is also the pause before the first lasting connection; it doubles
+    ("queue.buffering.max.kbytes",): "65536",  # librdkafka's own 1 GiB would fill an executor's memory overhead
+    ("reconnect.backoff.ms",): "20",  # half of it is the pause before the first lasting connection; each try doubles it
 }
-"""Producers' settings, by the names that the user may have given instead."""
+"""Defaults of producers' settings, by the names under which the user may set another value."""
 
 _SIZE, _ROOM = "message.max.bytes", "queue.buffering.max.kbytes"
-_LARGEST, _ENDLESS = 1_000_000, 2**31  # librdkafka's own default; more than it takes
-_SOCKET_MS = 60_000  # librdkafka would wait the transaction's whole time for an answer that got lost
+_LARGEST, _ENDLESS = 1_000_000, 2**31  # librdkafka's own default; more than it accepts
+_SOCKET_MS = 60_000  # without it, librdkafka waits for a lost answer until the transaction times out
 
 _SERVER = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9._-]+):(?P<port>\d{1,5})")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -86,7 +86,7 @@ _KAFKA_PYTHON = {
     "ssl_key_location": "ssl_keyfile",
     "ssl_key_password": "ssl_password",
 }
-"""The connection's options have librdkafka's names, with underscores; these are kafka-python's where they differ."""
+"""kafka-python's names of the connection's options, if they differ from librdkafka's names with underscores."""
 
 
 class KafkaOptions(BackendOptions):
@@ -146,7 +146,7 @@ class KafkaOptions(BackendOptions):
     ssl_key_password: SecretStr | None = None
     """The password of that key."""
     ssl_check_hostname: bool = True
-    """Refuse a broker whose certificate has another name."""
+    """Refuse a broker if its certificate is for another host name."""
 
     @field_validator("bootstrap_servers")
     @classmethod
@@ -177,7 +177,7 @@ class KafkaOptions(BackendOptions):
 
     @model_validator(mode="after")
     def _fitting(self) -> KafkaOptions:
-        """Refuse settings that the promise hangs on, keys without JSON, and half a login."""
+        """Refuse settings that would break the promise, keys without JSON, and an incomplete login."""
         self._check_producer()
         if self.key and self.value_format != "json":
             raise ValueError('key: only with value_format = "json"; rows of columns have a column `key`')
@@ -198,7 +198,7 @@ class KafkaOptions(BackendOptions):
                 self._check_lifetime(name, self.producer[name])
 
     def _check_lifetime(self, name: str, given: str | float | bool) -> None:
-        """Refuse to try a row for longer than its transaction can live: the task would learn of it too late."""
+        """Refuse to try a row for longer than its transaction can stay open: the task would notice too late."""
         try:
             milliseconds = float(given)
         except ValueError:
@@ -210,7 +210,7 @@ class KafkaOptions(BackendOptions):
             )
 
     def _check_login(self) -> None:
-        """Refuse half a login, and what would be left unused without a word."""
+        """Refuse an incomplete login, and options that would silently be unused."""
         wants = self.security_protocol.startswith("SASL")
         given = [getattr(self, name) for name in _LOGIN_OPTIONS]
         if wants and None in given:
@@ -231,36 +231,36 @@ class KafkaOptions(BackendOptions):
 
     @property
     def marked_topic(self) -> str | None:
-        """The topic that the mark is kept for; None where there is none."""
+        """Return the topic of the sink's mark; None if the sink has no mark."""
         return self.mark_topic or self.topic
 
     @property
     def record_limit(self) -> tuple[int, str]:
-        """The bytes of the largest record that producers take, as librdkafka counts, and the setting that says so.
+        """Return the largest record that producers accept (bytes, as librdkafka counts), and the setting of that limit.
 
-        A larger one than the queue holds would wait there for room until its transaction has timed out.
+        A record larger than the queue would wait for room until its transaction has timed out.
         """
         size, room = (_number(self.producer.get(name, most)) for name, most in ((_SIZE, _LARGEST), (_ROOM, _ENDLESS)))
         return min((size, _SIZE), (room * 1024, _ROOM))
 
     @property
     def largest_row(self) -> int:
-        """The most bytes of a row's key, value and headers: librdkafka adds 36 before it compares."""
+        """Return the most bytes of a row's key, value and headers: librdkafka adds 36 before it compares."""
         return self.record_limit[0] - 36
 
     @property
     def commit_seconds(self) -> float:
-        """What a commit may take (seconds): a minute, or a quarter of a transaction's time where that is less."""
+        """Return how many seconds a commit may take: 60, or a quarter of the transaction's time-out if that is less."""
         return min(60.0, self.transaction_timeout_seconds / 4)
 
 
 def _number(given: str | float | bool) -> int:
-    """Read a setting; librdkafka itself refuses, when it is used, one that is not a number."""
+    """Read a setting. If it is not a number, librdkafka refuses it later."""
     return int(given) if str(given).isdecimal() else _ENDLESS
 
 
 def slow_because(options: KafkaOptions) -> str | None:
-    """Return why these options need the plain writer; None where they don't."""
+    """Return why these options need the plain writer; None if they don't."""
     if options.topic is None:
         return "the rows name their own topics"
     other = sorted(set(options.producer).difference(FAST_SETTINGS))
@@ -268,9 +268,9 @@ def slow_because(options: KafkaOptions) -> str | None:
 
 
 def producer_settings(options: KafkaOptions, transactional_id: str, client_id: str) -> dict[str, str]:
-    """Return librdkafka's settings of a producer as text, with the secrets: both writers take the same.
+    """Return a producer's settings for librdkafka as text, secrets included. Both writers take the same.
 
-    They are the user's, ours that the promise hangs on, and defaults for throughput.
+    The user's settings replace defaults for throughput; the settings that the promise depends on replace the user's.
     """
     timeout_ms = round(options.transaction_timeout_seconds * 1000)
     standard = {
@@ -285,7 +285,7 @@ def producer_settings(options: KafkaOptions, transactional_id: str, client_id: s
         "transactional.id": transactional_id,
         "transaction.timeout.ms": str(timeout_ms),
         "enable.idempotence": "true",
-        "partitioner": "murmur2_random",  # records land where Java's producers put them, so Spark's own sink, too
+        "partitioner": "murmur2_random",  # keys have the same partitions as with Java's producers and Spark's own sink
         "delivery.report.only.error": "true",
     }
     given = {**options.producer, **librdkafka_settings(options, client_id)}
@@ -294,7 +294,7 @@ def producer_settings(options: KafkaOptions, transactional_id: str, client_id: s
 
 
 def librdkafka_settings(options: KafkaOptions, client_id: str) -> dict[str, str]:
-    """Return librdkafka's settings of a connection, with the secrets, for the process that connects with them."""
+    """Return a connection's settings for librdkafka, secrets included: keep them in the process that connects."""
     settings = {name.replace("_", "."): _revealed(value) for name, value in _given(options).items()}
     if options.security_protocol.endswith("SSL"):
         settings.setdefault("ssl.ca.location", _system_certificates())
@@ -303,26 +303,26 @@ def librdkafka_settings(options: KafkaOptions, client_id: str) -> dict[str, str]
 
 
 def kafka_python_settings(options: KafkaOptions, client_id: str) -> dict[str, Any]:
-    """Return kafka-python's settings of a connection, with the secrets, which it can't log by accident."""
+    """Return a connection's settings for kafka-python. Secrets are included, but masked if it logs them."""
     settings: dict[str, Any] = {
         _KAFKA_PYTHON.get(name, name): value if isinstance(value, str) else _Hidden(_revealed(value))
         for name, value in _given(options).items()
     }
     settings["bootstrap_servers"] = options.bootstrap_servers.split(",")
     if options.security_protocol.endswith("SSL"):
-        settings.setdefault("ssl_password", "")  # None would ask at the terminal
+        settings.setdefault("ssl_password", "")  # with None, a prompt would appear at the terminal
         settings["ssl_check_hostname"] = options.ssl_check_hostname
     return {**settings, "client_id": client_id}
 
 
 def _given(options: KafkaOptions) -> Mapping[str, str | SecretStr]:
-    """Return the options of the connection that are given."""
+    """Return the options of the connection that are set."""
     values = {name: getattr(options, name) for name in _CONNECTION}
     return {name: value for name, value in values.items() if value is not None}
 
 
 class _Hidden(str):
-    """A secret that its repr does not show: kafka-python logs its settings whole, at level DEBUG."""
+    """A secret with a masked repr, because kafka-python logs all its settings at level DEBUG."""
 
     __slots__ = ()
 
@@ -335,9 +335,8 @@ def _revealed(value: str | SecretStr) -> str:
 
 
 def _system_certificates() -> str:
-    """Return where librdkafka finds what the system trusts: as Python does, the environment first.
+    """Return where librdkafka finds the system's certificates: as in Python, the environment comes first.
 
-    confluent-kafka's wheels hold an OpenSSL of their own, which looks at no variable by itself; `probe` tries the
-    folders of the usual systems.
+    The OpenSSL in confluent-kafka's wheels reads no variable by itself. `probe` tries the folders of usual systems.
     """
     return os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or "probe"

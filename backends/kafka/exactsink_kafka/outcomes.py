@@ -1,7 +1,7 @@
-"""What became of a transaction, by the partitions that its rows are in: is it whole, how did it end, is its end there.
+"""How a transaction ended, read from the partitions of its rows: is it whole, how did it end, are its markers there.
 
-A coordinator's word is not enough. Rows may be missing in an open transaction; a coordinator forgets; and it may report
-that an end is complete while a partition lacks it.
+The coordinator's answer is not enough. An open transaction may lack rows. A coordinator forgets transactions, and it
+may report an end as complete while a partition lacks the marker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
-    """Find open transactions that lack rows of theirs: their coordinator would commit them all the same.
+    """Find open transactions that have lost rows: their coordinator would commit them all the same.
 
     `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted
     or made again. An unreachable partition does not block the commit: its later answer would be the same.
@@ -36,7 +36,7 @@ def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
     topics, writers = wire.ask(wire.about_topics({topic for topic, _ in asked}), wire.about_writers(asked))
     missing = {vote.transaction: _missing_rows(vote, topics, writers) for vote in votes}
     found = {one: what for one, what in missing.items() if what is not None}
-    # Another driver may have committed it since it was seen open: markers are written after its state has changed.
+    # Another driver may have committed it since it was seen open: its state changes before its markers are written.
     described = wire.describe(one.id for one in found).values()
     still_open = {one.transaction for one in described if one.state == "Ongoing"}
     stays = "It stays open. The brokers abort it at its timeout, and the next start then writes all its rows again"
@@ -50,13 +50,13 @@ def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
 def _missing_rows(
     vote: Vote, topics: Mapping[str, Topic], writers: Mapping[Place, Sequence[OpenProducer]]
 ) -> str | None:
-    """Return which rows of an open transaction are no longer part of it."""
+    """Name rows that an open transaction has lost; None if it is whole."""
     one = vote.transaction
     for written in vote.written:
         there = topics.get(written.topic)
         if there is None or there.id != written.topic_id:
             became = "deleted" if there is None else f"made again, with id {there.id}"
-            return f"topic {written.topic} (id {written.topic_id}), which its rows are in, was {became}"
+            return f"topic {written.topic} (id {written.topic_id}), which holds its rows, was {became}"
         for number, offset in written.first_offsets.items():
             mine, there_now = (*one.producer, offset), writers.get((written.topic, number))
             if there_now is not None and mine not in [(w.id, w.epoch, w.first_offset) for w in there_now]:
@@ -70,7 +70,7 @@ def _missing_rows(
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where the rows of a transaction begin in one partition, and what is seen there."""
+    """A transaction's first offset in one partition, and the batch that readers see there."""
 
     topic: str
     topic_id: str
@@ -84,7 +84,7 @@ class _Start:
 
     @property
     def held(self) -> bool:
-        """Whether an open transaction, this one or an older one, keeps readers from here."""
+        """Return whether an open transaction, this one or an older one, hides the offset from readers."""
         return self.seen.error == 0 and self.seen.stable <= self.offset
 
     def __str__(self) -> str:
@@ -94,12 +94,12 @@ class _Start:
 def resolve(
     wire: Wire, vote: Vote, answer: str, *, wait_seconds: float
 ) -> AlreadyCommitted | Lost | Prepared | Unknown:
-    """Read how a transaction ended whose coordinator no longer knows, until some partition proves it.
+    """Find out from the partitions how a transaction ended, because its coordinator no longer knows.
 
     Only positive proof counts. A topic that was made again, an offset that was deleted, and a batch that was compacted
-    away prove nothing: without proof in any partition the answer is Unknown, with what was looked at. Prepared when the
-    coordinator has forgotten the id and no partition has an end: nobody else ends it then, and the decision may. Raises
-    Retryable when an open transaction hides the rows for so long. `answer` is the coordinator's, for the evidence.
+    away prove nothing. Without proof in any partition, return Unknown, with the evidence. Return Prepared if the
+    coordinator has forgotten the id and no partition has an end: nobody else ends it then, so the decision may. Raises
+    Retryable if an open transaction hides the rows for `wait_seconds`. `answer` is the coordinator's, for the evidence.
     """
     for _ in attempts_within(wait_seconds, first_seconds=0.05, longest_seconds=0.05):
         proof, starts = read_back(wire, vote)
@@ -112,19 +112,19 @@ def resolve(
         ]
         use = vote.transaction.producer
         mine = {(at, one.first_offset) for at, found in writers.items() for one in found if (one.id, one.epoch) == use}
-        if held and mine >= {(start.place, start.offset) for start in held} and _word(wire, vote.transaction) is None:
+        if held and mine >= {(start.place, start.offset) for start in held} and _known(wire, vote.transaction) is None:
             if len(held) == len(starts) and {at for at, _ in mine} == set(vote.places):
                 return Prepared()
             if not before and (vote.marked is None or vote.marked in writers):
                 held = []  # waiting can't help: nobody ends it
         if not held:
-            found = "; ".join(_nothing(wire, start) for start in starts) or "it recorded no rows"
+            found = "; ".join(_why_unproven(wire, start) for start in starts) or "it recorded no rows"
             return Unknown(f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and {found}")
     raise _hidden(vote, answer, *min(before, key=lambda one: one[0].first_offset, default=(None, held[0])))
 
 
 def read_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, list[_Start]]:
-    """Look once at each place where the transaction's rows begin: the first proof, and the places without one."""
+    """Read each partition at the transaction's first offset: return the first proof, or the places without one."""
     starts = []
     for written in vote.written:
         for partition, offset in written.first_offsets.items():
@@ -141,13 +141,13 @@ def _proof(vote: Vote, start: _Start) -> AlreadyCommitted | Lost | None:
     one, seen = vote.transaction, start.seen
     if seen.error or start.held or seen.producer != one.producer:
         return None
-    # Listed are those that end here or later, and a producer has one transaction at a time in a partition.
+    # The list holds transactions that end here or later, and a producer has one at a time in a partition.
     if any(producer == one.producer_id and first <= start.offset for producer, first in seen.aborted):
         return Lost(f"transaction {one.ref}: its rows in {start} are aborted (last stable offset {seen.stable})")
     return AlreadyCommitted()
 
 
-def _nothing(wire: Wire, start: _Start) -> str:
+def _why_unproven(wire: Wire, start: _Start) -> str:
     """Return why a place proves nothing."""
     seen = start.seen
     if start.held:
@@ -155,7 +155,7 @@ def _nothing(wire: Wire, start: _Start) -> str:
     if seen.error == UNKNOWN_TOPIC_ID:
         now = wire.topics([start.topic]).get(start.topic)
         became = f"was made again, with id {now.id}" if now is not None else "was deleted"
-        return f"topic {start.topic} (id {start.topic_id}), which its rows are in, {became}"
+        return f"topic {start.topic} (id {start.topic_id}), which holds its rows, {became}"
     if start.offset < seen.log_start:
         return f"{start} was deleted: the partition begins at offset {seen.log_start} now"
     if seen.error:
@@ -174,14 +174,14 @@ def _hidden(vote: Vote, answer: str, holder: OpenProducer | None, start: _Start)
     return Retryable(what, why=why, next=fix)
 
 
-# Whether its end is there
+# Whether its markers are there
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A transaction whose end is decided, and the partitions that it has rows in.
+    """A transaction with a decided end, and the partitions that have its rows.
 
-    `sure`: the coordinator has just answered so for this very use. Else it is asked again before a marker is written.
+    `sure`: the coordinator has just confirmed it for this very use. Otherwise it is queried before a marker is written.
     """
 
     transaction: Transaction
@@ -192,7 +192,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class _Missing:
-    """Where an ended transaction is open for lack of a marker: from this offset on, under a coordinator's epoch."""
+    """A partition where an ended transaction is still open, because its marker is missing."""
 
     ended: Ended
     place: Place
@@ -204,14 +204,15 @@ class _Missing:
 
 
 def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, seen: Writers) -> None:
-    """Wait until the leaders of all partitions have the end, and write it where it got lost. Idempotent.
+    """Wait until the leaders of all partitions have the markers of these ends, and write lost ones. Idempotent.
 
-    `seen` is what they answered just now, when the coordinators said that the ends are complete.
+    `seen`: the open producers there at the moment when the coordinators reported the ends as complete.
 
-    Kafka 4.3.1 loses it each time that a coordinator is killed between an end's answer and its markers: it goes on with
-    the end before it knows who leads the partitions, assumes they were deleted, and says CompleteCommit. Readers block
-    there permanently and never see the committed rows. The end is decided and can't change.
-    Raises Retryable where the coordinator's word is another one, or our user may not write markers.
+    Kafka 4.3.1 loses markers each time that a coordinator is killed between its answer to EndTxn and the markers. The
+    next coordinator continues before it knows the partitions' leaders, assumes that the partitions were deleted, and
+    reports CompleteCommit. Readers then block there permanently and never see the committed rows. A decided end can't
+    change, so the driver may write it. Raises Retryable if the coordinator reports another end, or if the sink's user
+    may not write markers.
     """
     for one in _missing(wire, ended, fixes, seen):
         decided = _decided(wire, one, fixes)
@@ -219,14 +220,14 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
         if code:
             allow = f"let this job write it: {fixes.allow('Alter', '--cluster')}"
             fix = allow if code == CLUSTER_NOT_AUTHORIZED else "see that leader's log"
-            raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_else(one, fixes)}")
-        _LOG.warning("%s: the marker of its end was missing: it is written now", one)
+            raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_other_fix(one, fixes)}")
+        _LOG.warning("%s: the marker of its end was missing, and exactsink has written it", one)
 
 
 def _missing(wire: Wire, ended: Sequence[Ended], fixes: Remedies, seen: Writers) -> Sequence[_Missing]:
-    """Find where they are still open when markers are overdue. Raises Retryable for a partition that has no leader.
+    """Find partitions without a marker after MARKER_SECONDS. Raises Retryable if a partition has no leader.
 
-    Not for one of Kafka's own topic, which the sink's user need not be allowed to read.
+    A partition of __consumer_offsets may stay unanswered, because the sink's user need not be allowed to read it.
     """
     uses = {one.transaction.producer: one for one in ended}
     places = {place for one in ended for place in one.places}
@@ -250,29 +251,29 @@ def _missing(wire: Wire, ended: Sequence[Ended], fixes: Remedies, seen: Writers)
     return left
 
 
-def _word(wire: Wire, one: Transaction) -> Described | None:
-    """Return what its coordinator says of a producer; None where it has forgotten it, and will never end it."""
+def _known(wire: Wire, one: Transaction) -> Described | None:
+    """Return how the coordinator describes a producer; None if it has forgotten the producer, and will never end it."""
     now = wire.describe([one.id]).get(one.id)
     return now if now is not None and now.transaction.producer_id == one.producer_id else None
 
 
 def _decided(wire: Wire, one: _Missing, fixes: Remedies) -> Transaction:
-    """Return the transaction with the epoch that its end raised it to, if no word of its coordinator is another one.
+    """Return the transaction with the epoch that its end gave it. Raises Retryable if the coordinator contradicts.
 
-    A coordinator that has forgotten the id ends nothing: what partitions prove, or else the decision, is its end.
+    A coordinator that has forgotten the id ends nothing: then the end that partitions prove counts, or the decision.
     """
     use, word = one.ended.transaction, "CompleteCommit" if one.ended.commit else "CompleteAbort"
-    now = None if one.ended.sure else _word(wire, use)
+    now = None if one.ended.sure else _known(wire, use)
     if now is None:
         return Transaction(use.id, use.producer_id, use.producer_epoch + 1)
     if now.state != word or not use.is_use_of(now.transaction):
         said = f"its coordinator says {now.state} ({now.transaction.ref}), not {word}"
-        raise _unfinished(one, said, _else(one, fixes))
+        raise _unfinished(one, said, _other_fix(one, fixes))
     return now.transaction
 
 
-def _else(one: _Missing, fixes: Remedies) -> str:
-    """Return what else can be done: the tool has a command that can only abort."""
+def _other_fix(one: _Missing, fixes: Remedies) -> str:
+    """Return the other fix: Kafka's tool can end a transaction in one partition, but only abort it."""
     if one.ended.commit:
         return "then start the job again; never abort it manually, because its rows are decided"
     return f"or {fixes.abort_in(*one.place, one.writer.first_offset)}; then start the job again"

@@ -1,4 +1,4 @@
-"""What would fail every epoch or could lose decided rows: asked of a cluster before the first row, with the fixes."""
+"""Checks of a cluster before the first row: find faults that fail every epoch or can lose decided rows, with fixes."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _KEPT = {
     STATE_LOG: ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
     OFFSETS: ("offsets.topic.replication.factor", "min.insync.replicas"),
 }
-"""Kafka's own topics that the promise hangs on, and what brokers make them with."""
+"""Kafka's own topics that the promise depends on, and the brokers' settings by which they are created."""
 _NEEDS = {"Write": "to write rows", "Read": "to prove later whether they were committed", "Describe": "to find it"}
-"""What the sink does with a topic. Write and Read hold Describe, a rule of Kafka's; a rule that denies may take it."""
+"""The sink's operations on a topic. In Kafka, Write and Read include Describe, unless a deny rule removes it."""
 _LIMIT, _EXPIRY = "transaction.max.timeout.ms", "transactional.id.expiration.ms"
 _VERIFIED = "transaction.partition.verification.enable"
-"""Since Kafka 3.6, where it is the default."""
+"""A setting of brokers since Kafka 3.6; true by default."""
 _UPGRADE = "upgrade every broker to Apache Kafka 4.0 or newer, then to transaction.version 2"
 _START = "start the brokers that hold them: "
 T = TypeVar("T")
@@ -46,22 +46,22 @@ Settings = Mapping[str, str]
 def findings(
     options: KafkaOptions, ctx: JobContext, wire: Wire, schema: pa.Schema | None, *, patience_seconds: float = 10.0
 ) -> Iterator[Finding]:
-    """Find what keeps such rows from the topic, or the sink from its promise; errors first, in a fixed order.
+    """Check that such rows can be written, and that the cluster keeps the promise; errors first, in a fixed order.
 
-    Without a `schema` it is silent on what hangs on columns. Changes nothing, save that a new cluster makes its own
-    topics for transactions and groups when it is first asked.
-    What our user may not ask for is a warning. Raises ConfigError for settings that librdkafka does not take and PEM
-    files that can't be read here, Fatal for TLS and logins that don't fit, Retryable when the brokers don't answer, or
-    when nothing but brokers that are down, or elections, keep rows from being written.
+    Without a `schema`, no columns are checked. Changes nothing, except that a new cluster creates its own topics for
+    transactions and groups at the first query. A setting that the sink's user may not read is a warning.
+    Raises ConfigError for settings that librdkafka refuses and PEM files that can't be read here, Fatal if TLS or the
+    login does not fit the listener, Retryable if the brokers don't answer, or if the only errors are brokers that are
+    down or leaders that are not elected yet.
     """
     client_id = f"{ctx.job}.{ctx.sink}.preflight"
     check_settings(options, client_id)
-    asked = _Asked(connected(options, client_id, patience_seconds), patience_seconds)
+    queries = _Queries(connected(options, client_id, patience_seconds), patience_seconds)
     cluster = wire.cluster()
     checks = Checks(options, ctx, len(cluster.brokers))
     found = list(checks.cluster(cluster))
-    if not found:  # the rest is for a cluster that knows such transactions
-        found += _look(checks, asked, cluster, schema)
+    if not found:  # the other checks need a cluster that knows such transactions
+        found += _look(checks, queries, cluster, schema)
         if not any(finding.severity == "error" and STATE_LOG in finding.message for finding in found):
             found += checks.ids(wire)
     serious = [finding for finding in found if finding.severity == "error"]
@@ -72,7 +72,7 @@ def findings(
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic. `replicas` and `insync` are the fewest of any partition; `may` is what our user may do with it."""
+    """A topic. `replicas` and `insync`: the fewest of any partition. `may`: the operations that the sink's user has."""
 
     name: str
     partitions: int
@@ -82,32 +82,32 @@ class Topic:
     may: frozenset[str] = frozenset()
 
 
-def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | None) -> Iterator[Finding]:
-    """Look at the topic, at the brokers' settings, and at the topic that decides transactions."""
+def _look(checks: Checks, queries: _Queries, cluster: Cluster, schema: pa.Schema | None) -> Iterator[Finding]:
+    """Check the topic, the brokers' settings, and Kafka's own topics."""
     topic, configs, there = checks.options.topic, None, None
     if topic is None:
-        fix = 'topic = "..." in the sink\'s options, where there is one alone'
+        fix = 'topic = "..." in the sink\'s options, if all rows go to one topic'
         yield Finding("warning", "each row names its own topic, so exactsink checks no topic before the start", fix)
-    elif not isinstance(there := asked.topic(topic), Topic):
+    elif not isinstance(there := queries.topic(topic), Topic):
         yield checks.no_topic(topic, there)
     else:
-        configs = asked.settings("TOPIC", topic)
+        configs = queries.settings("TOPIC", topic)
         yield from checks.topic(there, configs, schema)
     yield from checks.budget()
-    of_brokers = [asked.settings("BROKER", str(broker)) for broker in cluster.brokers]
+    of_brokers = [queries.settings("BROKER", str(broker)) for broker in cluster.brokers]
     yield from () if cluster.raises else checks.late_rows(of_brokers)
     allowed = [settings for settings in of_brokers if settings is not None]
     if len(allowed) < len(of_brokers):
-        yield checks.unasked("the brokers' settings, so how long transactions may live is unknown", "--cluster")
+        yield checks.unread("the brokers' settings, so how long transactions may live is unknown", "--cluster")
     else:
         limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
         yield from checks.times(limit, expiry, configs)
         yield from checks.marks(min(int(one["offsets.retention.minutes"]) for one in allowed) * 60)
     like = (there.replicas, int((configs or {}).get("min.insync.replicas", 1))) if isinstance(there, Topic) else (1, 1)
     for name in _KEPT if checks.options.marked_topic else (STATE_LOG,):
-        log = asked.topic(name)
-        if isinstance(log, Topic) and (made := asked.settings("TOPIC", name)) is not None:
-            if name == STATE_LOG:  # of the other one, the group's partition alone matters
+        log = queries.topic(name)
+        if isinstance(log, Topic) and (made := queries.settings("TOPIC", name)) is not None:
+            if name == STATE_LOG:  # in the other, only the group's partition matters
                 yield from checks.partitions(log, int(made["min.insync.replicas"]))
             yield from checks.copies(log, made, like)
         elif allowed:
@@ -116,7 +116,7 @@ def _look(checks: Checks, asked: _Asked, cluster: Cluster, schema: pa.Schema | N
 
 
 class Checks:
-    """Compare what a cluster says with what the sink needs. Nothing is asked here, save in `ids`."""
+    """Compares a cluster's answers with the sink's needs. Only `ids` sends a request."""
 
     def __init__(self, options: KafkaOptions, ctx: JobContext, brokers: int) -> None:
         self.options = options
@@ -125,21 +125,21 @@ class Checks:
         self._fixes = Remedies(options)
 
     def cluster(self, cluster: Cluster) -> Iterator[Finding]:
-        """Whether the cluster ends transactions as the sink must."""
+        """Check that the cluster can end transactions by a version that the sink uses."""
         if cluster.end_txn < KEEPS[0]:
-            message = f"the brokers end transactions by version {cluster.end_txn} of EndTxn, this sink needs {KEEPS[0]}"
+            message = f"the brokers have at most version {cluster.end_txn} of EndTxn, but the sink needs {KEEPS[0]}"
             yield Finding("error", message, _UPGRADE)
 
     def late_rows(self, of_brokers: Sequence[Settings | None]) -> Iterator[Finding]:
-        """Whether brokers refuse what comes after a transaction's end, where that does not fence its task."""
+        """Check that brokers refuse rows after a transaction's end, if the end does not fence the task."""
         if any(one is None or one.get(_VERIFIED) != "true" for one in of_brokers):
             message = (
-                "transaction.version is 0, so a transaction's end does not fence its task, and a broker takes rows "
+                "transaction.version is 0, so a transaction's end does not fence its task, and a broker accepts rows "
             )
             fix = f"{_VERIFIED}=true in every broker's server.properties; or {_UPGRADE}"
             if None in of_brokers:
                 fix = self._fixes.allow("DescribeConfigs", "--cluster")
-            yield Finding("error", f"{message}that come after it, or does not report that it refuses them", fix)
+            yield Finding("error", f"{message}after that end, or exactsink can't read that it refuses them", fix)
 
     def no_topic(self, name: str, error: KafkaError) -> Finding:
         if error.code() in errors.NOT_ALLOWED:
@@ -151,19 +151,19 @@ class Checks:
         show = self._fixes.command("kafka-topics", "--describe", "--topic", name)
         return Finding("error", f"topic {name}: {error.str()}", show)
 
-    def unasked(self, what: str, *resource: str) -> Finding:
+    def unread(self, what: str, *resource: str) -> Finding:
         message = f"{self._fixes.principal} may not read {what}"
         return Finding("warning", message, self._fixes.allow("DescribeConfigs", *resource))
 
     def topic(self, topic: Topic, configs: Settings | None, schema: pa.Schema | None) -> Iterator[Finding]:
-        """Whether rows can be written to the topic and stay there; `configs` are None when our user may not ask."""
+        """Check that rows can be written to the topic and stay there. `configs`: None if our user may not read them."""
         name, missing = topic.name, [need for need in _NEEDS if need.upper() not in topic.may]
         if missing:
             what = ", ".join(f"{need} {_NEEDS[need]}" for need in missing)
             fix = self._fixes.allow(" ".join(missing), "--topic", name)
             yield Finding("error", f"topic {name}: {self._fixes.principal} lacks {what}", fix)
         if configs is None:
-            yield self.unasked(f"the settings of topic {name}, so they are not checked", "--topic", name)
+            yield self.unread(f"the settings of topic {name}, so they are not checked", "--topic", name)
         yield from self.partitions(topic, 1 if configs is None else int(configs["min.insync.replicas"]))
         if configs is not None:
             yield from self.copies(topic, configs)
@@ -172,7 +172,7 @@ class Checks:
             yield from self._cleanup(name, configs, schema)
 
     def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
-        """What keeps rows from being written now, or at all."""
+        """Check that every partition accepts rows."""
         name = topic.name
         if topic.leaderless:
             which = ", ".join(map(str, topic.leaderless))
@@ -188,9 +188,9 @@ class Checks:
             yield Finding("error", message, f"{_START}{self._fixes.show_partitions('under-min-isr', '--topic', name)}")
 
     def copies(self, topic: Topic, configs: Settings, like: tuple[int, int] = (1, 1)) -> Iterator[Finding]:
-        """What lets a topic lose decided rows, or the sink's mark, though every broker answered that it has them.
+        """Check that a topic can't lose decided rows, or the sink's mark, after brokers have acknowledged them.
 
-        `like` are the copies of the rows' topic, and its min.insync.replicas: Kafka's own need as many.
+        `like`: the replicas of the rows' topic, and its min.insync.replicas. Kafka's own topics need as many.
         """
         name, insync, (replicas, wanted) = topic.name, int(configs["min.insync.replicas"]), like
         lost = f"a lost disk can lose {'the mark, and stop the sink' if name == OFFSETS else 'decided rows'}"
@@ -206,7 +206,7 @@ class Checks:
             yield Finding("warning", message, self._fixes.set_topic(name, "unclean.leader.election.enable=false"))
 
     def _sizes(self, name: str, configs: Settings) -> Iterator[Finding]:
-        """Whether the topic takes all that the producers send, which only they could judge row by row."""
+        """Check that the topic accepts the largest record that producers send."""
         (most, setting), taken = self.options.record_limit, int(configs["max.message.bytes"])
         if taken < most + _BATCH:
             message = f"topic {name} takes {taken} bytes at once (max.message.bytes), producers send up to {most} "
@@ -214,7 +214,7 @@ class Checks:
             yield Finding("warning", f"{message}({setting}): brokers refuse more, and the epoch fails", fix)
 
     def _cleanup(self, name: str, configs: Settings, schema: pa.Schema) -> Iterator[Finding]:
-        """Compaction needs keys, and takes away proofs of commits; deletion goes by the rows' own timestamps."""
+        """Check the cleanup: compaction needs keys and removes proofs; deletion may go by the rows' own timestamps."""
         policy, kept = configs["cleanup.policy"], int(configs["retention.ms"])
         fix = self._fixes.set_topic(name, "cleanup.policy=delete")
         if "compact" in policy and "key" not in schema.names:
@@ -225,27 +225,27 @@ class Checks:
             yield Finding("warning", message, f"check that no key is null; or {fix}")
         by_rows = "timestamp" in schema.names and configs.get("message.timestamp.type") != "LogAppendTime"
         if by_rows and "delete" in policy and kept >= 0:
-            message = f"topic {name}: keeps rows for {duration(kept / 1000)} (retention.ms) by their column timestamp"
+            message = f"topic {name} keeps rows for {duration(kept / 1000)} (retention.ms) by their column timestamp"
             fix = f"{self._fixes.set_topic(name, 'retention.ms=-1')}; or leave the column out"
-            yield Finding("warning", f"{message}: older ones may be deleted soon after their commit", fix)
+            yield Finding("warning", f"{message}: older rows may be deleted soon after their commit", fix)
 
     def budget(self) -> Iterator[Finding]:
-        """Whether a transaction lives as long as an epoch: the broker aborts it in the middle of one that is longer."""
+        """Check that a transaction may stay open for a whole epoch: else the broker aborts it before the end."""
         timeout, margin = self.options.transaction_timeout_seconds, self.options.commit_seconds
         epoch = self._ctx.epoch_budget_seconds
         if timeout < epoch + margin:
             message = f"transaction_timeout_seconds is {timeout:g}, an epoch may take {epoch:g} s (epoch_budget) and "
-            message += f"its commit {margin:g} s: the broker may abort its transactions before"
+            message += f"its commit {margin:g} s: the broker may abort its transactions before their commit"
             needed = epoch + min(60.0, epoch / 3)  # with that timeout's own margin
             fix = f"transaction_timeout_seconds = {needed:g} in the sink's options; or epoch_budget = "
             yield Finding("error", message, f'{fix}"{int(timeout - margin) or 1} seconds" in [job]')
 
     def times(self, limit: float, expiry: float, configs: Settings | None) -> Iterator[Finding]:
-        """Whether brokers let a transaction live so long, and know of its end as long as the job may stand still.
+        """Check that brokers allow transactions of that length, and can prove their end after the job's longest pause.
 
-        `limit` and `expiry` are the strictest broker's seconds. The coordinator knows until it forgets the id; later
-        the record itself proves it, where the topic still has it. Beyond both the job stops with the evidence, and is
-        never wrong.
+        `limit` and `expiry`: the strictest broker's, in seconds. The coordinator knows the end until it forgets the id.
+        Then the records prove it, as long as the topic has them. Later the job stops with the evidence, and never
+        guesses.
         """
         timeout, pause = self.options.transaction_timeout_seconds, self._ctx.longest_pause_seconds
         mine = f"transaction_timeout_seconds is {timeout:g}, the brokers"
@@ -253,39 +253,39 @@ class Checks:
             fix = f"transaction_timeout_seconds = {limit:g} of the sink; or {self._fixes.set_brokers(_LIMIT, timeout)}"
             yield Finding("error", f"{mine} allow {limit:g} ({_LIMIT}): they refuse every producer", fix)
         if expiry < timeout:
-            message = f"{mine} forget a transactional id after {expiry:g} s ({_EXPIRY}): an epoch's own end may not be "
-            yield Finding("error", f"{message}provable", self._fixes.set_brokers(_EXPIRY, max(7 * 86_400, timeout)))
+            message = f"{mine} forget a transactional id after {expiry:g} s ({_EXPIRY}): nothing may prove how an "
+            yield Finding("error", f"{message}epoch ended", self._fixes.set_brokers(_EXPIRY, max(7 * 86_400, timeout)))
         if (window := max(expiry, kept_seconds(configs))) < pause:
             message = f"how a transaction ended is known for {duration(window)} (by {_EXPIRY}, or retention.ms), "
-            message += f"the job may pause for {duration(pause)} (longest_pause): then it stops, in doubt"
+            message += f"but the job may pause for {duration(pause)} (longest_pause): then it stops, in doubt"
             fix = f'longest_pause = "{max(int(window // 60), 1)} minutes" in [job]'
             yield Finding("warning", message, f"{fix}; or {self._fixes.set_brokers(_EXPIRY, pause)}")
 
     def marks(self, kept: float) -> Iterator[Finding]:
-        """Whether brokers keep the sink's mark (for so many seconds) while the job stands still."""
+        """Check that brokers keep the sink's mark for the job's longest pause. `kept`: for how many seconds they do."""
         if kept < (pause := self._ctx.longest_pause_seconds) and self.options.marked_topic is not None:
             message = f"brokers forget the sink's mark {duration(kept)} after its last epoch "
-            message += f"(offsets.retention.minutes), the job may pause for {duration(pause)} (longest_pause)"
+            message += f"(offsets.retention.minutes), but the job may pause for {duration(pause)} (longest_pause)"
             fix = f"offsets.retention.minutes={int(pause // 60)} in every broker's server.properties; or "
             fix += "marks_may_expire = true in the sink's options"
             yield Finding("warning" if self.options.marks_may_expire else "error", message, fix)
 
     def not_seen(self, name: str, configs: Settings, absent: bool, like: tuple[int, int]) -> Iterator[Finding]:
-        """Judge by a broker's settings how one of Kafka's own topics is kept, or will be."""
+        """Check one of Kafka's own topics by a broker's settings, if it does not exist yet or can't be read."""
         setting, insync = _KEPT[name]
         replicas = int(configs[setting])
         if replicas > self._brokers and absent:
-            message = f"{name} can't be made: {setting} is {replicas}, the cluster has {self._brokers} brokers"
+            message = f"{name} can't be made: {setting} is {replicas}, but the cluster has {self._brokers} brokers"
             fix = f"start {replicas} brokers; or {setting}={self._brokers} in every broker's server.properties"
             yield Finding("error", f"{message}: no row can be written", f"{fix}, then restart them one by one")
-        else:  # the first start makes it so
+        else:  # the first start creates it with these settings
             kept = Topic(name, 1, replicas, replicas)
             yield from self.copies(kept, {"min.insync.replicas": configs[insync]}, like)
 
     def ids(self, wire: Wire) -> Iterator[Finding]:
-        """Ask for the end of a transaction that never was: brokers look first whether our user might end it.
+        """Check the right to the sink's transactional ids: end a transaction that never existed.
 
-        Nothing is made or changed by it: no task has this id, and no producer this number.
+        Brokers check the right first. Nothing is made or changed: no task has this id, and no producer this number.
         """
         begin = f"{self._ctx.job}.{self._ctx.sink}."  # the tasks' ids, and the mark's
         [code] = wire.end([Transaction(f"{begin}none", NO_PRODUCER, 0)], commit=False)
@@ -293,21 +293,21 @@ class Checks:
             message = f"{self._fixes.principal} may not use transactional ids that begin with {begin}"
             yield Finding("error", f"{message}: no row can be written", self._fixes.allow_ids(begin))
         elif code != errors.INVALID_PRODUCER_ID_MAPPING:
-            doing, why = "query the coordinator whether this job may use its ids", f"it answered {errors.named(code)}"
+            doing, why = "check the right to the job's transactional ids", f"a broker answered {errors.named(code)}"
             raise Retryable(
                 doing, why=why, next=f"see the brokers' logs for {STATE_LOG}, then `exactsink check JOB.toml`"
             )
 
 
-class _Asked:
-    """Asks a cluster through librdkafka. What our user may not know is None; a silent broker raises Retryable."""
+class _Queries:
+    """Queries a cluster through librdkafka. Raises Retryable if a broker does not answer."""
 
     def __init__(self, client: AdminClient, seconds: float) -> None:
         self._client = client
         self._seconds = seconds
 
     def topic(self, name: str) -> Topic | KafkaError:
-        """Ask for a topic; the error says that there is none, or that our user may not know."""
+        """Query a topic. The error means that it does not exist, or that the sink's user may not see it."""
         ask = partial(self._client.describe_topics, include_authorized_operations=True, request_timeout=self._seconds)
         found = self._answer(f"query topic {name}", lambda: ask(TopicCollection([name]))[name])
         if isinstance(found, KafkaError):
@@ -318,17 +318,17 @@ class _Asked:
         return Topic(name, len(parts), replicas, insync, leaderless, may)
 
     def settings(self, kind: str, name: str) -> Settings | None:
-        """Ask for the settings of a TOPIC or a BROKER, defaults among them."""
+        """Query the settings of a TOPIC or a BROKER, defaults included; None if the sink's user may not read them."""
         one, doing = ConfigResource(ConfigResource.Type[kind], name), f"query the settings of {kind} {name}"
         found = self._answer(doing, lambda: self._client.describe_configs([one], request_timeout=self._seconds)[one])
         if not isinstance(found, KafkaError):
             return {name: entry.value for name, entry in found.items() if entry.value is not None}
         if found.code() in errors.NOT_ALLOWED:
             return None
-        raise Retryable(doing, why=found.str(), next="exactsink check JOB.toml")  # it went away while we asked, say
+        raise Retryable(doing, why=found.str(), next="exactsink check JOB.toml")  # for example, it was deleted now
 
     def _answer(self, doing: str, ask: Callable[[], Future[T]]) -> T | KafkaError:
-        """Wait for an answer, and ask again while a coordinator loads; return the broker's own no as it is."""
+        """Wait for an answer, and repeat the query while a coordinator loads. Return a broker's refusal as it is."""
         for _ in attempts_within(5.0, first_seconds=0.1, longest_seconds=0.1):
             try:
                 return ask().result(self._seconds + 1)

@@ -1,6 +1,6 @@
-"""A task's producer: one open transaction that rows go into.
+"""A task's producer: it writes rows in one transaction, and leaves it open.
 
-`PlainClient` calls confluent-kafka for each row, and takes every column that a record can have.
+`PlainClient` calls confluent-kafka for each row, and accepts every column that a record can have.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from exactsink_kafka.records import Header, Records
 
 __all__ = ["Client", "PlainClient", "RowProducer", "failure_of", "refused_settings"]
 
-_SLICE = 0.5  # seconds: how long a call may keep the thread from hearing that its task is killed
+_SLICE = 0.5  # seconds: no call takes longer, so that a killed task notices it
 _ROOM = 0.02
 _AT_ONCE = 20_000
 
 
 class Client(ABC):
-    """Send rows in one transaction. What goes wrong with them is noted in `failures`; a call that fails raises."""
+    """Send rows in one transaction. Failures of rows are noted in `failures`; a call that fails raises."""
 
     failures: Failures
 
@@ -42,25 +42,25 @@ class Client(ABC):
 
     @abstractmethod
     def deliver(self, seconds: float) -> None:
-        """Wait until the brokers have every row. Raises when they don't, in that time."""
+        """Wait until the brokers have every row. Raises if they don't after `seconds`."""
 
     def failed(self) -> Failure | None:
-        """Return why the transaction failed, where the client knows that only when it is asked."""
+        """Return why the transaction failed, if the client reports that only on request."""
         return None
 
     def hear(self, seconds: float) -> None:  # noqa: B027 - a client that raises failures at once has none to note
-        """Note failures that were reported, and wait that long for the first one."""
+        """Note failures that were reported; wait up to `seconds` for the first one."""
 
     @abstractmethod
     def close(self) -> None:
-        """Close queue, threads and connections; an open transaction stays open."""
+        """Close queue, threads and connections. An open transaction stays open."""
 
 
 class RowProducer:
-    """A producer with one open transaction, which it never ends: not on failure, not when it is dropped.
+    """A producer with one open transaction, which it never ends: neither on failure nor when it is dropped.
 
-    A closed producer of librdkafka's would abort, and an abort of one protocol version can look like a commit of
-    another: so the driver alone ends transactions. All waiting is bounded; errors are ours.
+    Only the driver ends transactions, because an abort by one protocol version can look like a commit by another.
+    (librdkafka aborts when a producer is closed.) Every wait is bounded. Every error is one of exactsink.
     """
 
     def __init__(self, client: Client, topic: str | None, doing: str, header: Header | None = None) -> None:
@@ -70,11 +70,11 @@ class RowProducer:
         self._doing = doing
 
     def open(self, seconds: float) -> str:
-        """Take the transactional id, and return the cluster's id."""
+        """Take the transactional id within `seconds`, and return the cluster's id."""
         return self._live().open(time.monotonic() + seconds)
 
     def take(self, batch: pa.RecordBatch, seconds: float) -> None:
-        """Queue a batch's rows, waiting for room where the queue is full. Raises what befell earlier rows, too."""
+        """Queue a batch's rows; wait up to `seconds` for room. Also raises if an earlier row has failed."""
         client, until = self._live(), time.monotonic() + seconds
         for start in range(0, batch.num_rows, _AT_ONCE):
             client.failures.check(client.failed)
@@ -84,7 +84,7 @@ class RowProducer:
         client.failures.check(client.failed)
 
     def flush(self, seconds: float) -> None:
-        """Wait until the brokers have every row, on all in-sync replicas. Raises when they don't, in that time."""
+        """Wait until all in-sync replicas have every row. Raises if they don't after `seconds`."""
         self._live().deliver(seconds)
 
     def drop(self) -> None:
@@ -100,7 +100,7 @@ class RowProducer:
 
 
 class PlainClient(Client):
-    """A `confluent_kafka.Producer`. Its callbacks know the failures only, so dropping it frees it at once."""
+    """A `confluent_kafka.Producer`. Its callbacks refer only to `failures`, so dropping it frees it at once."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class PlainClient(Client):
         doing: str,
         beside: Callable[[], object] = lambda: None,
     ) -> None:
-        """`beside` is called while the client connects, from another thread."""
+        """Make the producer. Another thread calls `beside` while the client connects."""
         self._topic, self._beside = topic, beside
         self.failures = failures
 
@@ -123,18 +123,18 @@ class PlainClient(Client):
         def heard(error: KafkaError) -> None:
             (failures.add if error.fatal() else failures.note)(failure_of(error))
 
-        own = {"delivery.report.only.error": True, "on_delivery": delivered, "error_cb": heard}  # a bool: not the text
+        own = {"delivery.report.only.error": True, "on_delivery": delivered, "error_cb": heard}  # a bool, not text
         try:
             self._producer = Producer({**settings, **own})
             return
         except (KafkaException, TypeError, ValueError) as error:
             why = failure_of(error.args[0]).text if isinstance(error, KafkaException) else str(error)
-        raise refused_settings(doing, why, settings.values())  # without a cause, which has the value as well
+        raise refused_settings(doing, why, settings.values())  # without a cause, which would show the value
 
     def open(self, until: float) -> str:
-        """Ask for the topic twice: librdkafka drops the connection of its first answer.
+        """Query the topic twice, because librdkafka drops its bootstrap connection after the first answer.
 
-        A coordinator that is asked for in between is asked again only after half a second.
+        Else the query for the coordinator could fail on that connection, and would be repeated only after 0.5 s.
         """
         with ThreadPoolExecutor(1) as pool, self._explaining():
             connected = pool.submit(self._beside)
@@ -178,22 +178,22 @@ class PlainClient(Client):
             return int(self._producer.flush(seconds))
 
     def hear(self, seconds: float) -> None:
-        """Let the callbacks be called. An error that ends the producer is raised as well, after them."""
+        """Run the callbacks. confluent-kafka raises an error that ends the producer after them: note it as well."""
         try:
             self._producer.poll(seconds)
         except (KafkaException, SystemError) as error:
             self.failures.add(failure_of(_ending(error).args[0]))
 
     def close(self) -> None:
-        """Send rows that were just queued first, for half a second at most.
+        """Send queued rows for half a second at most, then free the producer without ending its transaction.
 
-        librdkafka 2.16 aborts the process when it is destroyed while it is about to add their partitions to the
-        transaction (`txn_req_cnt > 0`).
+        The rows are sent because librdkafka 2.16 aborts the process if a producer is destroyed while it is about to add
+        their partitions to the transaction (`txn_req_cnt > 0`).
         """
-        with suppress(Exception):  # whatever happens to the rows: nobody needs them any more
+        with suppress(Exception):  # nobody needs these rows any more
             self._flush(_SLICE)
         self._producer.purge(blocking=False)
-        del self._producer  # what destroys it, without an end of the transaction, is that this was its last reference
+        del self._producer  # this was its last reference, so it is destroyed, and does not end the transaction
 
     def _rows(self, records: Records) -> Iterable[tuple[Any, ...]]:
         """Return the arguments of each call; the shorter the call, the faster."""
@@ -231,7 +231,7 @@ class PlainClient(Client):
 
 
 def refused_settings(doing: str, why: str, values: Iterable[str] = ()) -> ConfigError:
-    """Return what librdkafka takes no such settings for. It repeats none of the values: one may be a secret."""
+    """Return the error for settings that librdkafka refuses, without their values, because one may be a secret."""
     for value in sorted(values, key=len, reverse=True):
         why = why.replace(f'"{value}"', '"..."') if value else why
     fix = "fix `producer` and the connection's options of the sink"
@@ -239,15 +239,15 @@ def refused_settings(doing: str, why: str, values: Iterable[str] = ()) -> Config
 
 
 def _left(until: float) -> float:
-    """Return what is left of the time: librdkafka takes a negative one for ever."""
+    """Return the seconds that are left, more than 0, because librdkafka waits permanently for a negative time."""
     return max(0.001, until - time.monotonic())
 
 
 def _ending(error: KafkaException | SystemError) -> KafkaException:
     """Return the error that ends the producer.
 
-    confluent-kafka raises it after the callback that it was reported to, and calls further callbacks with it pending,
-    which Python answers with a SystemError.
+    confluent-kafka raises it after the callback to which it reports it. Until then it calls further callbacks with the
+    error pending, for which Python raises SystemError.
     """
     if isinstance(error, KafkaException):
         return error
@@ -257,7 +257,7 @@ def _ending(error: KafkaException | SystemError) -> KafkaException:
 
 
 def failure_of(error: Any, topic: str | None = None, size: int = 0) -> Failure:
-    """Return an error of confluent-kafka's as a failure, in its words."""
+    """Return confluent-kafka's error as a failure, with its text."""
     if not isinstance(error, KafkaError):
         return Failure(-199, str(error), topic)
     return Failure(error.code(), f"{error.str()} ({error.name()})", topic, size)

@@ -1,6 +1,6 @@
 """Rows as records: the columns of Spark's own Kafka sink, or the whole row as JSON text, made by the JVM.
 
-`shaped` decides on the driver what the JVM makes of a row; `Records` reads a task's batches.
+`shaped` makes Spark's expressions on the driver; `Records` reads a task's batches.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _of_structs(kind: pa.DataType) -> list[pa.Field]:
-    """Return the fields of an array's structs; none where it is no such array."""
+    """Return the fields of an array's structs; none for any other type."""
     listed = _is.is_list(kind) or _is.is_large_list(kind)
     return list(kind.value_type) if listed and _is.is_struct(kind.value_type) else []
 
@@ -44,7 +44,7 @@ def _is_headers(kind: pa.DataType) -> bool:
 
 
 def _header_fields(kind: pa.DataType) -> Sequence[str]:
-    """Name the two fields that are a header's key and value: as they are called, else as they stand."""
+    """Name the fields of a header's key and value: by their names, else by their order."""
     names = [field.name for field in _of_structs(kind)]
     return list(map(quoted_name, names)) if len(names) == 2 and set(names) != {"key", "value"} else ("key", "value")
 
@@ -65,14 +65,14 @@ _COLUMNS: dict[str, tuple[str, Callable[[pa.DataType], bool], str]] = {
         "CAST({} AS TIMESTAMP)",
     ),
 }
-"""A record's columns: the type in Spark's words, the test, and the expression that fixes another type."""
+"""A record's columns: Spark's name of the type, the test, and the expression that casts another type."""
 
 
 def shaped(options: KafkaOptions, schema: pa.Schema) -> list[str] | None:
-    """Return Spark's expressions for a frame; None where its columns are a record's already.
+    """Return Spark's expressions for a record's columns; None if the frame has exactly these columns.
 
-    A column `topic` stays beside the option `topic`, which wins as in Spark. Raises ConfigError, with the way to fix
-    it, for rows that no record can be made of, or not by the writer asked for.
+    A column `topic` is kept, but the option `topic` overrides it, as in Spark. Raises ConfigError, with the fix, for
+    rows that fit no record.
     """
     if twice := sorted({name for name in schema.names if schema.names.count(name) > 1}):
         raise ConfigError(f"more than one column is named {twice[0]}", next="rename one, or name others in `columns`")
@@ -86,7 +86,7 @@ def _check_columns(options: KafkaOptions, schema: pa.Schema) -> None:
     _check_names(options, schema.names)
     for field in schema:
         if field.name == "topic" and options.topic is not None:
-            continue  # not looked at
+            continue  # unused
         wanted, fits, fixed = _COLUMNS[field.name]
         if not fits(field.type):
             key, value = _header_fields(field.type)
@@ -148,10 +148,10 @@ def _json(names: Sequence[str]) -> str:
 
 
 class Records:
-    """The columns of a batch; None for those that are not there. Raises Fatal for a row that makes no record."""
+    """The columns of a batch of records; None for a missing column. Raises Fatal for a row that makes no record."""
 
     def __init__(self, batch: pa.RecordBatch, topic: str | None, doing: str, header: Header | None = None) -> None:
-        """Read a batch; `header` comes after each row's own."""
+        """Read a batch. `header` is added after each row's own headers."""
         self._doing = doing
         self.bytes = batch.nbytes
         self.values = _bytes(batch.column("value"))
@@ -163,7 +163,7 @@ class Records:
 
     @property
     def kinds(self) -> Sequence[object]:
-        """What records must have alike to be joined."""
+        """Return the kinds of the columns: records can be joined if these are equal."""
         columns = (self.values, self.keys, self.partitions, self.timestamps)
         return [self.headers is None, *(column and column.type for column in columns)]
 
@@ -178,7 +178,7 @@ class Records:
 
     @cached_property
     def _encoded(self) -> Sequence[tuple[bytes, bytes]]:
-        """Each row's count of headers, and its headers; rows that share a list share its encoding."""
+        """Encode each row's count of headers and its headers; a list that rows share is encoded once."""
         rows = {id(row): row or () for row in self.headers or ()}
         made = {of: (_varint(len(row)), _encoded(row)) for of, row in rows.items()}
         return [made[id(row)] for row in self.headers or ()]
@@ -192,7 +192,7 @@ class Records:
         return names
 
     def _partitions(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return numbers, -1 where the partitioner chooses: a row's own -1 must not pass for that."""
+        """Return partitions, -1 if the partitioner chooses. A row's own -1 is refused, because it would mean that."""
         if "partition" not in batch.schema.names:
             return None
         partitions = batch.column("partition")
@@ -200,7 +200,7 @@ class Records:
         return partitions.fill_null(-1)
 
     def _timestamps(self, batch: pa.RecordBatch) -> pa.Array | None:
-        """Return milliseconds since 1970, 0 for now: a row's own 0 must not pass for that."""
+        """Return milliseconds since 1970, 0 for now. A row's own 0 is refused, because it would mean that."""
         if "timestamp" not in batch.schema.names:
             return None
         moments = batch.column("timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
@@ -237,12 +237,12 @@ def _encoded(headers: Sequence[Header]) -> bytes:
 
 
 def _varint(number: int) -> bytes:
-    """Encode a number as records do: with its sign last."""
+    """Encode a signed number as records do (zigzag)."""
     return uvarint((number << 1) ^ (number >> 63))
 
 
 def uvarint(number: int) -> bytes:
-    """Encode a number of no sign, seven bits a byte."""
+    """Encode an unsigned number, with seven bits in a byte."""
     made = bytearray()
     while number > 0x7F:
         made.append(number & 0x7F | 0x80)
@@ -255,7 +255,7 @@ def _lengths(values: pa.Array) -> pa.Array:
 
 
 def _bytes(values: pa.Array) -> pa.Array:
-    """Return binary: a text's bytes go as they are, valid UTF-8 or not, as Spark's own sink sends them."""
+    """Return values as binary. The bytes of a text are unchanged, valid UTF-8 or not, as in Spark's own sink."""
     if _is.is_dictionary(values.type):
         values = values.dictionary_decode()
     if _is.is_binary(values.type) or _is.is_large_binary(values.type):

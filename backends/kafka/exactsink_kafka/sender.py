@@ -1,8 +1,9 @@
 """Sends a transaction's record batches to the partitions' leaders until each one is acknowledged.
 
-A batch is kept until its leader has answered for it, and goes out again under the same sequence number where that is
-in doubt: brokers know the last five batches of a producer in each partition, and no more than five are on their way.
-What can't be settled fails the attempt. Its transaction then gets no vote, so no row of it is ever seen.
+A batch is kept until its leader has acknowledged it. If an answer is in doubt, the batch is sent again with the same
+sequence number. Brokers recognize it, because they know the last five batches of a producer in each partition, and no
+more than five are in flight. If the doubt stays, the attempt fails. Its transaction then gets no vote, so none of its
+rows is ever visible.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _MOST_BYTES = 16 << 20
 _MOST_SECONDS = 30.0
 """How long one request may wait for its answer, before it counts as lost."""
 _FIRST, _LONGEST = 0.01, 0.5  # seconds between tries
-_LOST = -195  # librdkafka's word for a connection that broke
+_LOST = -195  # librdkafka's code for a connection that broke
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """A record batch: its partition, its rows' count, the size of the largest one, and the memory that it is in."""
+    """A record batch: its partition, its count of rows, the size of its largest row, and its memory and size."""
 
     partition: int
     rows: int
@@ -48,10 +49,7 @@ class Batch:
 
 
 class Sender:
-    """The batches of one transaction in one topic. For one thread.
-
-    `joins` is the cluster's transaction.version 2: partitions join the transaction by what is written to them.
-    """
+    """Sends the batches of one transaction to one topic. For one thread. `joins`: see `Cluster`."""
 
     def __init__(self, wire: Wire, topic: str, one: Transaction, failures: Failures, *, joins: bool) -> None:
         self._wire = wire
@@ -61,17 +59,17 @@ class Sender:
         self._joins = joins
         self._joined: set[int] = set()
         self._out: dict[int, deque[tuple[Sent, list[Batch]]]] = defaultdict(deque)
-        """By leader: what it has not answered yet."""
+        """By leader: requests that it has not answered yet."""
         self._kept: dict[int, deque[Batch]] = defaultdict(deque)
-        """By partition: what is not acknowledged, in the order of sequences."""
+        """By partition: batches that are not acknowledged, in the order of sequence numbers."""
         self._begun: set[int] = set()
-        """Partitions that have a batch."""
+        """Partitions with an acknowledged batch."""
         self._bytes = 0
         self._doubt = False
         self._until = 0.0  # monotonic
 
     def send(self, batches: Iterable[Batch], until: float) -> None:
-        """Send batches, those of a partition in their order, waiting for room until a moment (monotonic)."""
+        """Send batches, in order within a partition; wait for room until a moment (monotonic seconds)."""
         self._until = until
         for wave in _waves(batches):
             for leader, some in self._by_leader(wave).items():
@@ -83,16 +81,16 @@ class Sender:
                 self._settle_doubt()
 
     def flush(self, until: float) -> None:
-        """Wait until every batch is acknowledged. Raises when they are not, by that moment (monotonic)."""
+        """Wait until every batch is acknowledged. Raises if one is not at that moment (monotonic seconds)."""
         self._until = until
         self._drain()
         self._settle_doubt()
 
     def _make_room(self, leader: int, batches: list[Batch]) -> None:
-        """Wait until a request may follow. The first batch of a partition goes alone.
+        """Wait until another request may be sent. The first batch of a partition is sent alone.
 
-        A leader that has nothing of the producer yet takes any sequence number: a second batch, where it refused the
-        first one because it was not leading yet.
+        A leader accepts any sequence number from a producer that it does not know: it could refuse the first batch,
+        because it does not lead yet, and then accept the second.
         """
         size = sum(batch.size for batch in batches)
         new = [batch.partition for batch in batches if batch.partition not in self._begun]
@@ -104,14 +102,14 @@ class Sender:
         self._settle_doubt()
 
     def _by_leader(self, batches: Iterable[Batch]) -> Mapping[int, list[Batch]]:
-        """Group batches by their leaders as last reported, -1 where there is none."""
+        """Group batches by their leaders as last reported, -1 if none is known."""
         grouped = defaultdict(list)
         for batch in batches:
             grouped[self._wire.asker.leaders.get((self._topic, batch.partition), -1)].append(batch)
         return grouped
 
     def _post(self, leader: int, batches: list[Batch]) -> None:
-        """Send one request. Where that can't be, the batches are in doubt."""
+        """Send one request. If there is no leader, its batches are in doubt."""
         if leader < 0:
             return self._doubted(failure_of(Code(LEADER_NOT_AVAILABLE), self._topic))
         self._join({batch.partition for batch in batches} - self._joined)
@@ -129,7 +127,7 @@ class Sender:
         self._joined |= partitions
 
     def _take(self, leader: int) -> None:
-        """Wait for a leader's oldest answer, and do what it says of each batch."""
+        """Wait for a leader's oldest answer, and apply its code to each batch."""
         sent, batches = self._out[leader].popleft()
         try:
             answer = sent.answer(self._left())
@@ -153,7 +151,7 @@ class Sender:
             self._begun.add(batch.partition)
             self._bytes -= batch.size
         elif code in AGAIN or (code == OUT_OF_ORDER and kept[0] is not batch):
-            self._doubted(failure_of(Code(code), self._topic))  # out of order: behind one that has failed
+            self._doubted(failure_of(Code(code), self._topic))  # out of order: a batch before it has failed
         else:
             self._fail(code, batch)
 
@@ -168,7 +166,7 @@ class Sender:
         self._failures.check(lambda: None)
 
     def _settle_doubt(self) -> None:
-        """Ask for leaders, and send all that is kept again, until nothing is. Raises when it is, by that moment."""
+        """While batches are in doubt, query the leaders and send all kept batches again. Raises if time runs out."""
         if not self._doubt:
             return
         self._drain()
@@ -198,7 +196,7 @@ class Sender:
                 self._take(leader)
 
     def _located(self) -> bool:
-        """Ask who leads the partitions; False where nobody answers now."""
+        """Query the leaders of the partitions; return False if no broker answers now."""
         try:
             self._wire.asker.locate(self._topic, max(0.1, self._left()))
         except Fatal:
@@ -210,7 +208,7 @@ class Sender:
 
 
 def _waves(batches: Iterable[Batch]) -> Iterator[list[Batch]]:
-    """Yield batches by the request, in which a partition has one."""
+    """Yield groups of batches for one request each: a group has at most one batch per partition."""
     queues: dict[int, list[Batch]] = defaultdict(list)
     for batch in batches:
         queues[batch.partition].append(batch)

@@ -1,4 +1,4 @@
-"""How transactions stand, and what an open one holds up: all of it is read, nothing is changed."""
+"""The state of transactions, and the readers that an open one blocks. This module only reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["held_by", "is_open", "said_of", "standings", "state_of"]
 
 
 def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described]) -> Mapping[Transaction, Standing]:
-    """Return what a commit would find of transactions, `known` as their coordinators described them just now.
+    """Return the standings that a commit of these transactions would find, without committing.
 
-    Raises Retryable where an open transaction of somebody else's hides how one ended.
+    `known`: their coordinators' descriptions of just now. Raises Retryable if an open transaction of another producer
+    hides how one ended.
     """
     waiting = [vote for vote in votes if is_open(vote, known)]
     found: dict[Transaction, Standing] = {vote.transaction: Prepared() for vote in waiting}
@@ -33,7 +34,7 @@ def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described])
 
 
 def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted | Lost | Prepared | Unknown:
-    """Return how a transaction ended: by what readers see of it, else by its coordinator's word."""
+    """Return how a transaction ended, by its partitions, else by its coordinator."""
     said = said_of(vote.transaction, known)
     if said is not None:
         return read_back(wire, vote)[0] or said
@@ -46,7 +47,7 @@ def is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
 
 
 def said_of(one: Transaction, known: Described | None) -> AlreadyCommitted | Lost | None:
-    """Return a coordinator's word where it speaks of this very use."""
+    """Return the outcome that a coordinator reports of this very use; None if it reports none."""
     if known is None or not one.is_use_of(known.transaction):
         return None
     if known.state in ("CompleteAbort", "PrepareAbort"):
@@ -60,7 +61,7 @@ def state_of(known: Described | None) -> str:
 
 
 def held_by(wire: Wire, one: Transaction) -> Sequence[str]:
-    """Return what an open transaction holds up, a sentence for each partition; nothing where it is not open now."""
+    """Return which readers an open transaction blocks, a sentence for each partition; none if it is not open now."""
     known = wire.describe([one.id]).get(one.id)
     if known is None or known.state.startswith(("Empty", "Complete")) or not one.is_use_of(known.transaction):
         return []

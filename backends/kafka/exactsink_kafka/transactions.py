@@ -1,9 +1,10 @@
-"""What names a transaction: the pool of ids that it takes one of, a task's ticket to it, and the vote that ends it.
+"""The names of a transaction: the pool of transactional ids, a task's ticket to one of them, and the vote.
 
-A broker keeps every transactional id for a week or so, so ids are used again. Each partition has a few of its own, of
-which a task takes one by Spark's taskAttemptId: two participants of an epoch never share one, whatever else runs in the
-session. Two attempts of one partition may; then the later one's begin aborts the earlier one's rows, which are written
-again if they had been decided. Each epoch, or rewriting of lost votes, takes the next of a few rounds.
+A broker keeps every transactional id for about a week, so ids are used again. Each partition of an epoch has a few ids,
+and a task takes one of them by Spark's taskAttemptId. So two participants of an epoch never share an id, whatever else
+runs in the session. Two attempts of one partition may share one. Then the later attempt aborts the rows of the earlier
+attempt, which are written again if they were decided. Each epoch, and each rewrite of lost votes, takes the next of a
+few rounds of ids.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 __all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
 
 PAYLOAD_VERSION = 1
-"""Of the votes that this release writes and reads."""
+"""The version of the votes that this release writes and reads."""
 
 NO_PRODUCER = 2**63 - 1  # brokers count producer ids up from 0
 
@@ -34,26 +35,26 @@ class Transaction:
 
     @property
     def ref(self) -> str:
-        """Name it as committables and listings do."""
+        """Return the name that committables and listings use."""
         return f"{self.id}/{self.producer_id}/{self.producer_epoch}"
 
     @property
     def producer(self) -> tuple[int, int]:
-        """Return the producer's id and epoch, as batches and leaders name it."""
+        """Return the producer's id and epoch, by which batches and leaders name it."""
         return self.producer_id, self.producer_epoch
 
     def is_use_of(self, named: Transaction) -> bool:
-        """Return whether a coordinator speaks of this very use: of its epoch, or the one that its end raised it to."""
+        """Return whether a coordinator names this very use: by its epoch, or by the epoch that its end gave it."""
         same = (named.id, named.producer_id) == (self.id, self.producer_id)
         return same and named.producer_epoch - self.producer_epoch in (0, 1)
 
     @classmethod
     def of_ref(cls, ref: str) -> Transaction:
-        """Read a `ref` back. Raises ValueError when it is none."""
+        """Read a `ref`. Raises ValueError for any other text."""
         parts = ref.rsplit("/", 2)
         known = len(parts) == 3 and all(map(str.isdecimal, parts[1:]))
         read = cls(parts[0], int(parts[1]), int(parts[2])) if known else None
-        if read is None or read.ref != ref:  # a leading zero is somebody else's spelling
+        if read is None or read.ref != ref:  # exactsink writes no leading zeros
             raise ValueError(f"{ref!r} is not a transaction's ref")
         return read
 
@@ -62,8 +63,8 @@ class Transaction:
 class Written:
     """Where the transaction's rows begin in the partitions of one topic.
 
-    `topic_id` is the broker's own id of it (a UUID), which a topic made again under the same name does not have;
-    `first_offsets` is by partition.
+    `topic_id`: the broker's id of the topic (a UUID). A topic that was made again under the same name has another id.
+    `first_offsets`: by partition.
     """
 
     topic: str
@@ -73,9 +74,9 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """The payload of a committable. A transaction ends as one, so one readable partition of it proves how.
+    """The payload of a committable. A transaction ends alike in all partitions, so one readable partition proves how.
 
-    `marked` is the partition of Kafka's own topic that holds its part of the mark; None in votes of older releases.
+    `marked`: the partition of __consumer_offsets that holds its part of the mark; None in votes of older releases.
     """
 
     transaction: Transaction
@@ -95,7 +96,7 @@ class Vote:
 
     @classmethod
     def load(cls, committable: Committable) -> Vote:
-        """Read a committable's payload. Raises Fatal for a later release's."""
+        """Read a committable's payload. Raises Fatal if a later release wrote it, or if it names a foreign id."""
         if committable.version != PAYLOAD_VERSION:
             what = f"{committable.txn.id}: can't read a vote of version {committable.version}"
             fix = "start the job with the release of exactsink that wrote the epoch"
@@ -104,7 +105,7 @@ class Vote:
         transaction = Transaction(read["id"], read["producer_id"], read["producer_epoch"])
         pool = PoolId.parse(transaction.id)
         if transaction.ref != committable.store_ref or pool is None or (pool.job, pool.sink) != (txn.job, txn.sink):
-            fix = "somebody changed the journal: restore it from a copy; nothing was committed or aborted"
+            fix = "restore the journal from a copy, because somebody changed it; nothing was committed or aborted"
             raise Fatal(f"{txn.id}: its vote names transaction {transaction.ref!r}, not its own", next=fix)
         written = tuple(
             Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
@@ -115,7 +116,7 @@ class Vote:
 
 
 ROUNDS = 3
-"""Rounds of ids: an epoch's, that of its lost votes, and the next epoch's never meet."""
+"""The number of rounds of ids: an epoch, the rewrite of its lost votes, and the next epoch never share an id."""
 
 _ID = re.compile(
     rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})\.g(?P<generation>\d{{1,19}})-(?P<token>[0-9a-f]+)"
@@ -125,7 +126,7 @@ _ID = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PoolId:
-    """A transactional id of ours."""
+    """A transactional id of exactsink."""
 
     job: str
     sink: str
@@ -138,20 +139,20 @@ class PoolId:
 
     @classmethod
     def parse(cls, text: str) -> PoolId | None:
-        """Read an id back; None when it is not one of ours (a foreign id, which nobody here may touch)."""
+        """Read an id; None for a foreign id, which exactsink must not touch."""
         found = _ID.fullmatch(text)
         if found is None:
             return None
         read = cls(found["job"], found["sink"], int(found["generation"]), found["token"], int(found["slot"]))
-        return read if str(read) == text else None  # a leading zero is somebody else's spelling
+        return read if str(read) == text else None  # exactsink writes no leading zeros
 
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """What tasks need for the sink's mark: the journal that it names, and what `Wire.write_offset` takes.
+    """A task's data for the sink's mark: the journal's lineage, and arguments of `Wire.write_offset`.
 
-    `place` is the partition of Kafka's own topic that it goes to; None where the driver has not seen it yet. `raises`:
-    see `Cluster.raises`.
+    `place`: the partition of __consumer_offsets that holds the mark; None if the driver has not seen it yet. `raises`:
+    see `Cluster`.
     """
 
     lineage: str = ""
@@ -166,8 +167,8 @@ _UNMARKED = Marking()
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What every task's writer needs of the driver: the round of ids, how many of them a participant has, the cluster
-    that the driver means, the mark, and when the epoch was opened, by the driver's clock (Unix seconds)."""
+    """The driver's data for every task's writer: the round of ids, how many ids a participant has, the driver's
+    cluster, the mark, and when the epoch was opened (Unix seconds, by the driver's clock)."""
 
     round: int
     ids: int
@@ -177,11 +178,11 @@ class Ticket:
 
     @classmethod
     def of_round(cls, number: int, ids: int, cluster: str, marking: Marking = _UNMARKED) -> Ticket:
-        """Return the ticket of the n-th round under a claim, counted from 0, which is opened now."""
+        """Return a ticket, opened now, for a claim's round of this number, counted from 0."""
         return cls(number % ROUNDS, ids, cluster, marking, time.time())
 
     def id(self, txn: Txn) -> PoolId:
-        """Name the transactional id of a task attempt: no other partition of the epoch has it."""
+        """Return the transactional id of a task attempt. No other partition of the epoch has it."""
         slot = (txn.partition * self.ids + txn.attempt % self.ids) * ROUNDS + self.round
         return PoolId(txn.job, txn.sink, txn.generation, txn.token, slot)
 
@@ -197,5 +198,5 @@ class Ticket:
 
 
 def prefix(job: str, sink: str) -> str:
-    """Return what all transactional ids of a job's sink begin with; names hold no dot, so no other's id does."""
+    """Return the prefix of all transactional ids of a sink. No other sink's ids have it, because names hold no dot."""
     return f"{job}.{sink}.g"

@@ -1,7 +1,6 @@
-"""Which rows make no record, and rows of a quarantine as records. Executors import this module.
+"""Find rows that make no record, and make records of a quarantine's rows. Executors import this module.
 
-What only brokers know stays with the writer: topics and partitions that are not there, and a topic's own
-`max.message.bytes`.
+Only the writer detects faults that brokers know of: missing topics and partitions, and a topic's `max.message.bytes`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ _LAST_EPOCH = 2**63 - 1
 
 
 class RecordValidator(BatchValidator):
-    """Judges rows by what makes no record, and by the size that the client takes."""
+    """Finds rows that make no record, or that are too large for the client."""
 
     def __init__(self, options: KafkaOptions, schema: pa.Schema) -> None:
-        # The longest number stands for each epoch's: whether a row is bad must not hang on the epoch's digits.
+        # Use the longest epoch number, because a row must not become bad only when the number has more digits.
         header = None if options.epoch_header is None else (options.epoch_header, str(_LAST_EPOCH).encode())
         self._most, self._setting = options.largest_row, options.record_limit[1]
         self._topic, self._header = options.topic, header
@@ -44,7 +43,7 @@ class RecordValidator(BatchValidator):
 
 
 def made_records(options: KafkaOptions, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows of texts and integers as JSON records, as the JVM would make them. Raises ConfigError."""
+    """Return rows of texts and integers as JSON records, as the JVM makes them. Raises ConfigError without JSON."""
     unknown = [key for key in options.key if key not in rows.schema.names]
     if options.value_format != "json" or unknown:
         has = ", ".join(rows.schema.names)

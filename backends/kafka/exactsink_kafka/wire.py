@@ -1,4 +1,4 @@
-"""Requests that no public client makes: end another process's transaction, and ask what became of it."""
+"""Requests that no public client makes: end another process's transaction, and read how it ended."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Place = tuple[str, int]
 """A topic's name and the number of one of its partitions."""
 
 Writers = Mapping[Place, Sequence[OpenProducer]]
-"""Who has open transactions in partitions."""
+"""The producers with open transactions, by partition."""
 
 _TAKEN_SECONDS = 60.0
-"""How long a transaction lives that `take` begins, where the options allow it no less: it is ended at once."""
+"""The most that a transaction begun by `take` stays open, unless the options say less: it is ended at once."""
 
 _ID, _GROUP = CoordinatorType.TRANSACTION, CoordinatorType.GROUP
 _NEVER: frozenset[int] = frozenset()
@@ -33,10 +33,10 @@ Read = TypeVar("Read")
 
 
 class Wire:
-    """A connection to a cluster for raw requests, made at the first one. For one thread at a time.
+    """A connection to a cluster for raw requests, opened by the first one. For one thread at a time.
 
-    Each request may be sent again: when a connection broke, while a coordinator moves or a partition has no leader,
-    for `patience_seconds`. Then it raises Retryable; Fatal where waiting can't help.
+    A request is repeated for `patience_seconds` if a connection breaks, a coordinator moves, or a partition has no
+    leader. Then it raises Retryable; if waiting can't help, it raises Fatal at once.
     """
 
     def __init__(self, options: KafkaOptions, client_id: str, *, patience_seconds: float = 30.0) -> None:
@@ -45,15 +45,15 @@ class Wire:
 
     @property
     def admin(self) -> KafkaAdminClient:
-        """Return the connected client for its public calls. It is this wire's: don't close it, nor keep it."""
+        """Return the connected client for its public calls. It belongs to this wire: neither close nor keep it."""
         return self.asker.use("connect", lambda channel: channel.admin)
 
     def brokers(self) -> Sequence[int]:
-        """Ask any broker which ones are alive."""
+        """Return the ids of the brokers that are alive."""
         return self.asker.use("query the cluster", lambda channel: channel.refresh()[1])
 
     def cluster(self) -> Cluster:
-        """Ask what cluster this is and what it can do."""
+        """Query the cluster's id, brokers and features."""
 
         def once(channel: Channel) -> Cluster:
             name, brokers = channel.refresh()
@@ -62,7 +62,7 @@ class Wire:
         return self.asker.use("query the cluster", once)
 
     def ask(self, *questions: Question[Any], seconds: float | None = None) -> list[Any]:
-        """Ask side by side: as long as the slowest takes, not as all do. `seconds` are in place of the patience."""
+        """Send questions together, and return their results in order. `seconds` replaces the patience."""
         return self.asker.persist(questions, seconds)
 
     def _one(self, question: Question[Read]) -> Read:
@@ -79,7 +79,7 @@ class Wire:
         return Question("query the cluster", [None], _NEVER, once, lambda answers: answers[None][1])
 
     def topics(self, names: Iterable[str]) -> Mapping[str, Topic]:
-        """Ask for topics by name; one that does not exist is not in the answer."""
+        """Query topics by name. A topic that does not exist is not in the result."""
         return self._one(self.about_topics(names))
 
     def about_topics(self, names: Iterable[str]) -> Question[Mapping[str, Topic]]:
@@ -101,11 +101,11 @@ class Wire:
         return Question(doing, names, errors.LEADERLESS, once, read)
 
     def end(self, transactions: Sequence[Transaction], *, commit: bool) -> Sequence[int]:
-        """Send EndTxn for each to its coordinator, side by side, and return the brokers' error codes, in order.
+        """Send EndTxn for each transaction to its coordinator, all together; return the error codes, in order.
 
-        Waits out coordinators that move or load, and transactions whose markers are being written, for
-        `patience_seconds`; then the code of the last try is returned. Where an end does not raise the producer's epoch,
-        an abort is followed by what does: a task that goes on late is fenced.
+        An end is repeated while the coordinator moves or loads, or writes markers, for `patience_seconds`; then its
+        last code is returned. If an end does not raise the producer's epoch, another request does so after an abort,
+        which fences a late task.
         """
         if transactions and self._raises is None:
             self._raises = self.cluster().raises
@@ -130,15 +130,15 @@ class Wire:
         return ended
 
     def _fence(self, aborted: Sequence[Transaction]) -> None:
-        """Raise the epochs of producers, save where somebody has."""
-        doing = "fence what was aborted"
+        """Raise the epochs of producers, unless somebody has raised them."""
+        doing = "fence aborted transactions"
         fences = {one: partial(messages.fence_request, one, _TAKEN_SECONDS) for one in aborted}
         asked = [self._coordinated(doing, one.id, fence, errors.ENDING) for one, fence in fences.items()]
         for one, (code, _) in zip(aborted, self.ask(*asked), strict=True):
             self._answered(doing, 0 if code in errors.MOVED_ON else code, id=one.id)
 
     def describe(self, ids: Iterable[str]) -> Mapping[str, Described]:
-        """Describe transactional ids; one that its coordinator does not know is not in the answer."""
+        """Describe transactional ids. An id that its coordinator does not know is not in the result."""
         return self._one(self.about_transactions(ids))
 
     def about_transactions(self, ids: Iterable[str]) -> Question[Mapping[str, Described]]:
@@ -164,7 +164,7 @@ class Wire:
         return Question(doing, ids, errors.MOVING, once, read)
 
     def ongoing(self, prefix: str) -> Sequence[Described]:
-        """Describe all ids with this prefix that have a transaction open, or being ended, on every broker."""
+        """Describe all ids with this prefix, on all brokers, that have an open or an ending transaction."""
         doing = "list open transactions"
 
         def once(channel: Channel, left: Sequence[int]) -> Talk:
@@ -179,7 +179,7 @@ class Wire:
         return [one for one in found.values() if one.state in messages.OPEN]
 
     def open_in(self, partitions: Iterable[Place]) -> Writers:
-        """Ask the leaders of partitions, each a topic's name and a number, who has open transactions there."""
+        """Return the producers with open transactions in partitions. Waits for partitions without a leader."""
         doing = "query open transactions"
 
         def read(found: Answers) -> Writers:
@@ -192,7 +192,7 @@ class Wire:
         return self._one(Question(doing, partitions, errors.LEADERLESS, self._producers, read))
 
     def open_now(self, partitions: Iterable[Place]) -> Writers:
-        """Ask the same once: an unreachable partition is not in the answer."""
+        """Return the same after one try: an unreachable partition is not in the result."""
         return self._one(self.about_writers(partitions))
 
     def about_writers(self, partitions: Iterable[Place]) -> Question[Writers]:
@@ -204,7 +204,7 @@ class Wire:
         return Question("query open transactions", partitions, _NEVER, self._producers, read)
 
     def rows_of(self, transaction: Transaction, partitions: Iterable[Place]) -> Mapping[Place, OpenProducer]:
-        """Ask the leaders for the rows of an open transaction; a partition that has none is not in the answer."""
+        """Return the partitions that have rows of an open transaction, with their first offsets."""
         return {
             partition: active
             for partition, writers in self.open_in(partitions).items()
@@ -213,64 +213,63 @@ class Wire:
         }
 
     def find(self, id: str) -> None:
-        """Connect, and find out who coordinates a transactional id, for requests to come."""
+        """Connect, and find the coordinator of a transactional id for later requests."""
         self.asker.use("find a coordinator", lambda channel: self.asker.coordinators(channel, [id]))
 
     def take(self, id: str) -> Transaction:
-        """Take a transactional id, once what its last user left open is ended."""
+        """Take a transactional id: fence its last user, and abort that user's open transaction."""
         doing, lives = "take a transactional id", min(self.asker.options.transaction_timeout_seconds, _TAKEN_SECONDS)
         code, taken = self.begin(id, lives)
         self._answered(doing, code, id=id)
         return taken
 
     def begin(self, id: str, lives: float) -> tuple[int, Transaction]:
-        """Take it for a transaction that lives so many seconds; return the coordinator's error code as well."""
+        """Take an id for a transaction of at most `lives` seconds; return the error code and the transaction."""
         request = partial(messages.take_request, id, lives)
         [(code, answer)] = self.ask(self._coordinated("take a transactional id", id, request, errors.ENDING))
         return int(code), Transaction(id, *((answer.producer_id, answer.producer_epoch) if answer else (-1, -1)))
 
     def join_partitions(self, one: Transaction, topic: str, partitions: Sequence[int], seconds: float) -> int:
-        """Make partitions of a topic part of a transaction, within so many seconds; return the first error code."""
+        """Add partitions of a topic to a transaction within `seconds`; return the first error code."""
         request = partial(messages.partitions_request, one, topic, partitions)
-        doing, again = "make partitions part of a transaction", errors.ENDING | {errors.UNKNOWN_TOPIC}
+        doing, again = "add partitions to a transaction", errors.ENDING | {errors.UNKNOWN_TOPIC}
         [(code, _)] = self.ask(
             self._coordinated(doing, one.id, request, again, code_of=messages.joined), seconds=seconds
         )
         return int(code)
 
     def join(self, one: Transaction, group: str) -> int:
-        """Make a group's offsets part of a transaction; return the coordinator's error code."""
+        """Add a group's offsets to a transaction; return the coordinator's error code."""
         request = partial(messages.join_request, one, group)
-        doing = "make a group's offsets part of a transaction"
+        doing = "add a group's offsets to a transaction"
         [(code, _)] = self.ask(self._coordinated(doing, one.id, request, errors.ENDING))
         return int(code)
 
     def write_offset(self, one: Transaction, offset: Offset, *, joins: bool = False, keeper: int = -1) -> int:
-        """Write a group's offset in a transaction; return the error code of the coordinator that refuses it.
+        """Write a group's offset in a transaction; return the coordinator's error code.
 
-        `joins`: the cluster's transaction.version is 2, and what is written is part of the transaction by that.
-        `keeper` is the broker to ask first, where one is known: see `keeper`.
+        `joins`: see `Cluster`. `keeper`: the broker to contact first, -1 if none is known; see the method `keeper`.
         """
         code = 0 if joins else self.join(one, offset.group)
         return code or int(self.ask(self.about_offset(one, offset, joins=joins, keeper=keeper))[0])
 
     def about_offset(self, one: Transaction, offset: Offset, *, joins: bool, keeper: int) -> Question[int]:
-        """Return the question that writes a group's offset in a transaction which the group has joined."""
+        """Return the question that writes a group's offset in a transaction to which the group was added."""
         if keeper >= 0:
             self.asker.known.setdefault((_GROUP, offset.group), keeper)
         request, code_of = partial(messages.offset_request, one, offset, joins), messages.taken
-        again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may hear late of a new topic
+        again = errors.ENDING | {errors.UNKNOWN_TOPIC}  # a broker may not know a new topic yet
         asked = self._coordinated("write a group's offset", offset.group, request, again, _GROUP, code_of)
         return Question(asked.doing, asked.keys, again, asked.once, lambda answers: int(answers[offset.group][0]))
 
     def keeper(self, group: str) -> int:
-        """Return the broker that was last asked for a group's offsets, -1 where none was."""
+        """Return the broker that last coordinated a group, -1 if none is known."""
         return self.asker.known.get((_GROUP, group), -1)
 
     def about_texts(self, group: str, topic: str | None = None) -> Question[tuple[int, Mapping[str, str]]]:
-        """Return the question for the texts beside a group's offsets, after the error code; "" is none.
+        """Return the question for the error code and the metadata texts of a group's offsets; "" is no text.
 
-        They are by topic, of partition 0: of one topic, or of all those that the user may see.
+        The texts are those of partition 0, by topic: of one topic, or of all topics that the user may see.
         """
 
         def read(answers: Answers) -> tuple[int, Mapping[str, str]]:
@@ -284,9 +283,9 @@ class Wire:
         return Question(asked.doing, asked.keys, asked.again, asked.once, read)
 
     def mark(self, ended: Transaction, place: Place, coordinator_epoch: int, *, commit: bool) -> int:
-        """Write the end that a transaction's coordinator has decided into a partition; return the leader's error code.
+        """Write the decided end of a transaction into a partition; return the leader's error code. Idempotent.
 
-        Only for an end whose marker got lost. Idempotent. `ended` has the epoch that the coordinator knows.
+        Call it only if the marker got lost. `ended` has the epoch that the coordinator knows.
         """
 
         def once(channel: Channel, left: Sequence[Place]) -> Talk:
@@ -301,7 +300,7 @@ class Wire:
         return self._answers("write a marker", [place], errors.LEADERLESS, once)[place][0]
 
     def look(self, topic_id: str, partition: int, offset: int) -> Seen:
-        """Read the batch at an offset of a topic, by the topic's own id."""
+        """Read the batch at an offset of the topic with this id."""
         doing = f"read offset {offset} of partition {partition} of the topic with id {topic_id}"
         known: list[str] = []  # its name, as last answered
 
@@ -343,7 +342,7 @@ class Wire:
         kind: CoordinatorType = _ID,
         code_of: Callable[[Any], int] = lambda answer: int(answer.error_code),
     ) -> Question[tuple[int, Any]]:
-        """Return the question to the coordinator of a transactional id, or of a group: for its code and answer."""
+        """Return a question to the coordinator of a transactional id, or of a group; its result: code and answer."""
 
         def once(channel: Channel, left: Sequence[str]) -> Talk:
             brokers, lost = self.asker.coordinators(channel, left, kind)
@@ -356,13 +355,13 @@ class Wire:
         return Question(doing, [id], again, once, lambda answers: answers[id])
 
     def _producers(self, channel: Channel, left: Sequence[Place]) -> Talk:
-        """Ask the leaders as last reported, and again where a leader has changed or is unknown."""
+        """Query the leaders as last reported, then the new leader of each partition that has moved or was unknown."""
         known = {place: self.asker.leaders[place] for place in left if place in self.asker.leaders}
         codes = (yield from _asked_who_writes(known)) if known else {}
         stale = errors.LEADERLESS | errors.NO_SUCH_TOPIC
-        if anew := [place for place in left if place not in codes or codes[place][0] in stale]:
-            (metadata,) = yield [(messages.metadata_request(names={topic for topic, _ in anew}), None)]
-            lost, leaders = led(metadata, anew)
+        if moved := [place for place in left if place not in codes or codes[place][0] in stale]:
+            (metadata,) = yield [(messages.metadata_request(names={topic for topic, _ in moved}), None)]
+            lost, leaders = led(metadata, moved)
             self.asker.leaders.update(leaders)
             codes |= lost | (yield from _asked_who_writes(leaders))
         return codes
@@ -370,11 +369,11 @@ class Wire:
     def _answers(
         self, doing: str, keys: Iterable[Any], again: frozenset[int], once: Callable[[Channel, Sequence[Any]], Talk]
     ) -> Answers:
-        """Ask one question, and give the answers as they are."""
+        """Send one question, and return its raw answers."""
         return self._one(Question(doing, keys, again, once, dict))
 
     def _answered(self, doing: str, code: int, **about: str) -> bool:
-        """Raise what a code means for a transactional `id`, a `topic` or a `group`; True when it means none."""
+        """Raise the error for a code about a transactional `id`, a `topic` or a `group`; return True for code 0."""
         if code:
             raise errors.refused(doing, code, self.asker.options, **about)
         return True

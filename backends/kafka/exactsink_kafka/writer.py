@@ -1,4 +1,4 @@
-"""A task attempt's writer: one transaction, left open for the driver to end, and the choice of its client."""
+"""A task attempt's writer: it chooses a client, writes in one transaction, and leaves it open for the driver to end."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _SEQUENCES = 2**31  # brokers number rows modulo this
 class KafkaWriter(Writer):
     """Write a task attempt's rows in a transaction under an id of the pool.
 
-    It never ends the transaction: the vote names it, and the driver ends it, by the decision or in a sweep. The writer
-    checks twice that it still owns the transaction: when it has taken the id, and when the brokers have the last row.
-    The coordinator only ever raises an id's epoch, and lets no partition into a transaction of an older epoch. So rows
-    that were taken after the first answer prove that it named this attempt, and the second that no other has come.
+    The writer never ends the transaction: its vote names it, and the driver ends it, by the decision or in a sweep. The
+    writer checks twice that it still owns the transaction: when it has taken the id, and when the brokers have the last
+    row. The coordinator only raises an id's epoch, and adds no partition to a transaction of an older epoch. So rows
+    that brokers accept after the first check prove that it named this attempt. The second check proves that no other
+    attempt has taken the id since.
     """
 
     def __init__(self, options: KafkaOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
@@ -50,10 +51,10 @@ class KafkaWriter(Writer):
         self._wire = Wire(options, client_id)
         joins = self._ticket.marking.joins
         self._producer = row_producer(options, self._wire, self._id, client_id, self._doing, header, joins)
-        self._gone = weakref.finalize(self, _let_go, self._producer, self._wire)
-        self._gone.atexit = False  # the process's end does as well
+        self._gone = weakref.finalize(self, _close, self._producer, self._wire)
+        self._gone.atexit = False  # the end of the process closes both
         try:
-            if not self._ticket.marking.raises:  # two epochs a use: the end's next epoch is never another use's
+            if not self._ticket.marking.raises:  # takes a second epoch, which the end can't share with another use
                 self._wire.take(self._id)
             self._check_cluster(self._producer.open(_OPENING_SECONDS))
             self._mine = self._described().transaction
@@ -75,19 +76,20 @@ class KafkaWriter(Writer):
         finally:
             self.abort()  # closes the producer: the transaction stays open
         ref = vote.transaction.ref
-        # The driver's clock judges it. This executor's has no say: brokers report when the transaction began, and the
-        # driver knows that this was after it had opened the epoch; where those two clocks differ, the later one holds.
+        # The driver compares the deadline with its own clock; this executor's clock is not used. Brokers report when
+        # the transaction began, and the driver knows when it opened the epoch. The later time counts.
         deadline = max(began, self._ticket.opened) + self._options.transaction_timeout_seconds
         return Committable(self._txn, self._rows, vote.dump(), PAYLOAD_VERSION, deadline=deadline, store_ref=ref)
 
     def abort(self) -> None:
-        """Close the clients, and leave the transaction open: the driver's sweep ends it. Idempotent."""
+        """Close the clients and leave the transaction open: the driver's sweep ends it. Idempotent."""
         self._gone()
 
     def _vote(self) -> tuple[Vote, float]:
-        """Name the transaction, where its rows begin, and when it began. A topic made again is refused: it lacks them.
+        """Return the vote (the transaction and its first offsets), and when the transaction began.
 
-        The sink's mark becomes part of the transaction in the meantime: it shows when the rows do.
+        Raises if a topic was made again, because it lacks rows. The sink's mark is written in the same transaction, so
+        it becomes visible with the rows.
         """
         topic, marking = self._options.topic, self._marking()
         topics, known, *codes = self._wire.ask(
@@ -113,7 +115,7 @@ class KafkaWriter(Writer):
         return Vote(self._mine, self._ticket.cluster, _written(topics, there), marked), found.started or 0.0
 
     def _marking(self) -> Sequence[Question[int]]:
-        """Return the question that writes the mark; none where the sink keeps none."""
+        """Return the question that writes the mark; none if the sink keeps no mark."""
         txn, topic, marking = self._txn, self._options.marked_topic, self._ticket.marking
         if topic is None or not marking.lineage:
             return []
@@ -123,7 +125,7 @@ class KafkaWriter(Writer):
         return [self._wire.about_offset(self._mine, mark, joins=marking.joins, keeper=marking.keeper)]
 
     def _check_mark(self, code: int, *, id: str = "") -> None:
-        """Raise what a code means for the mark, said by the group's coordinator, or that of an `id`."""
+        """Raise the error for a code about the mark, from the group's coordinator, or the coordinator of `id`."""
         if code in NOT_MINE:
             raise self._ended(f"{self._mine.ref} accepts no mark: {named(code)}")
         if code:
@@ -132,7 +134,7 @@ class KafkaWriter(Writer):
             raise refused(doing, code, self._options, id=id, topic=topic, group=group)
 
     def _check_count(self, taken: int) -> None:
-        """Compare what the brokers numbered with what was handed over: the clients' word alone is not enough."""
+        """Compare the brokers' count of rows with the writer's: the client's own report is not enough."""
         if (taken - self._rows) % _SEQUENCES:
             what, why = f"the brokers have {taken} rows of {self._rows}", f"the client reported no failure; {UNDECIDED}"
             fix = 'start the job again; if it fails again, set writer = "plain" and report it'
@@ -153,12 +155,12 @@ class KafkaWriter(Writer):
     def _check_cluster(self, found: str) -> None:
         if found != self._ticket.cluster:
             what = f"{self._doing}: this executor reaches another cluster than the driver"
-            why = f"it reaches {found}, the driver {self._ticket.cluster}"
-            fix = "give brokers in bootstrap_servers that have the same address from everywhere"
+            why = f"the executor reaches {found}, the driver {self._ticket.cluster}"
+            fix = "name brokers in bootstrap_servers that have the same address from everywhere"
             raise Fatal(what, why=why, next=fix)
 
     def _left(self) -> float:
-        """Return what is left of the transaction's time, in seconds."""
+        """Return how many seconds of the transaction's time are left."""
         return max(0.0, self._until - time.monotonic())
 
 
@@ -171,12 +173,12 @@ def row_producer(
     header: Header | None = None,
     joins: bool = False,
 ) -> RowProducer:
-    """Make the producer that the options ask for. `auto` takes the fast one where the options allow it.
+    """Make the producer that the options choose; `auto` takes the fast one if the options allow it.
 
-    `client` is its id; `header` is added to every record; `joins`: see `Sender`.
+    `client`: the client's id. `header` is added to every record. `joins`: see `Cluster`.
     """
     failures = Failures(doing, options)
-    why = "asked for" if options.writer == "plain" else slow_because(options)
+    why = 'writer = "plain"' if options.writer == "plain" else slow_because(options)
     if why is None:
         made: Client = ColumnsClient(wire, options, id, Settings.of(options, doing), failures, joins=joins)
     else:
@@ -186,13 +188,13 @@ def row_producer(
     return RowProducer(made, options.topic, doing, header)
 
 
-def _let_go(producer: RowProducer, wire: Wire) -> None:
+def _close(producer: RowProducer, wire: Wire) -> None:
     producer.drop()
     wire.close()
 
 
 def _written(topics: Mapping[str, Topic], there: Mapping[Place, OpenProducer]) -> tuple[Written, ...]:
-    """Record where the rows begin, topic by topic."""
+    """Return the first offsets of the rows, by topic."""
     first = {place: rows.first_offset for place, rows in sorted(there.items())}
     return tuple(
         Written(name, topics[name].id, {number: offset for (topic, number), offset in first.items() if topic == name})

@@ -121,7 +121,8 @@ def _foreign(views: Sequence[SinkView], commands: Commands) -> ForeignError:
     return ForeignError(
         f"{', '.join(view.name for view in views)} hold participants of this job's name that are not this journal's",
         why="another journal uses the name, or this one went back in time, or was deleted: a start is refused",
-        next="give one of the two jobs another name; or, once no such job runs, abort its work: " + sweep,
+        next="give one of the two jobs another name and a new checkpoint; or, once no other job runs under this name, "
+        f"abort that work: {sweep}",
     )
 
 

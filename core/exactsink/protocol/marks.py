@@ -241,7 +241,7 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
     if expected is None or mark.lineage != expected.lineage:
         mine = log.lineage or "empty"
         why = f"another journal fed this target (this one is {mine}), or this journal lost its records"
-        return LineageError(what, why=why, next=f"give this job another name; or, {fix}")
+        return LineageError(what, why=why, next=f"give this job another name and a new checkpoint; or, {fix}")
     latest = next((other for other in reversed(log.expected) if other.sink == sink), None)
     if latest is not None and latest.now != expected and is_at(mark, latest.now):
         why = (

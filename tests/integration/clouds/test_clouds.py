@@ -327,7 +327,7 @@ def test_preflight_compares_a_buckets_rules_with_the_longest_pause(cloud: Cloud,
     cloud.set(Gives(Answer(200, body, [("Content-Type", "application/json")]), r"^GET /storage/v1/b/[^/?]+\?"))
     ctx = JobContext("job", "sink", staging="", longest_pause_seconds=7 * 86_400)
     found = list(files(cloud.url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
-    assert ["after 6 days, and the job may pause for 7" in each.message for each in found] == [True] * findings
+    assert ["after 6 days, but the job may pause for 7" in each.message for each in found] == [True] * findings
 
 
 UNPROVEN = {

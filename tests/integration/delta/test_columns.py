@@ -79,9 +79,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
     (tmp_path / "table" / "_exactsink").mkdir(parents=True)
     assert found(tmp_path) == []
     (tmp_path / "table" / "rows.parquet").touch()
-    assert [line.partition(", and ")[2] for line in found(tmp_path)] == [
-        "VACUUM would delete what is there: rows.parquet"
-    ]
+    assert [line.partition(", and ")[2] for line in found(tmp_path)] == ["VACUUM would delete its files: rows.parquet"]
     shutil.rmtree(tmp_path / "table")
     (tmp_path / "table").touch()
     assert found(tmp_path) == [f"error: {tmp_path / 'table'} is not a folder"]

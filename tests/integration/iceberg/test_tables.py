@@ -199,7 +199,7 @@ def test_a_run_that_overwrites_replaces_the_partitions_of_its_rows_in_one_snapsh
         run.commit_marked(1, run.prepare(1, [of_kind("a", 21)]))
     assert lake.ids() == Counter([4, 11, 12, 13])
     other = {"table": "shop.whole", "mode": "overwrite_partitions"}
-    assert found(lake, **other) == ["error: a table without partitions has none that could be overwritten"]
+    assert found(lake, **other) == ["error: a table without partitions has no partitions to overwrite"]
 
 
 def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) -> None:
@@ -207,7 +207,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     assert "error: Iceberg can't have a table for these rows" in found(lake, pa.schema([("x", pa.duration("s"))]))[0]
     assert "is not a partition" in found(lake, partition_by=("day(",))[0]
     other = found(lake, uri=None, catalog_options={"type": "in-memory"})
-    assert other == ["warning: the catalog is of the kind in-memory, which is not proven here"]
+    assert other == ["warning: the catalog is of the kind in-memory, with which exactsink is not tested"]
     assert "y is" in found(lake, partition_by=("amount",))[0].replace("amount: identity of amount", "y is")
     catalog = lake.catalog()
     catalog.create_namespace("shop")
@@ -235,7 +235,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
         ({"keys": ["id"]}, "use backend = \"idempotent_upsert\""),
         ({"uri": None}, "give uri"),
         ({"table": "orders"}, "NAMESPACE.NAME"),
-        ({"warehouse": "gs://bucket/lake"}, "not proven here"),
+        ({"warehouse": "gs://bucket/lake"}, "not supported"),
     ],
 )  # fmt: skip
 def test_an_option_that_can_not_be_is_refused_by_name(lake: Lake, options: dict[str, Any], said: str) -> None:

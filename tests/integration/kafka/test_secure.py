@@ -126,7 +126,7 @@ def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, 
         ({"sasl_mechanism": "PLAIN", "sasl_password": "wr0ng-Pa55"}, "refused to log in 'writer' by PLAIN"),
         ({"sasl_mechanism": "SCRAM-SHA-256"}, "does not offer SCRAM-SHA-256, only SCRAM-SHA-512,PLAIN"),
         ({"ssl_ca_location": "{wrong_ca}"}, "is not trusted by ssl_ca_location ({wrong_ca})"),
-        ({"ssl_ca_location": None}, "is not trusted by what the system trusts"),
+        ({"ssl_ca_location": None}, "is not trusted by the system's certificates"),
         ({"bootstrap_servers": "127.1:{port}"}, "the certificate of 127.1:{port} is for another name"),
         (
             {"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None},

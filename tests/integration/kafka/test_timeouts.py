@@ -250,7 +250,7 @@ def test_a_broker_that_hangs_ends_every_wait_in_time(server: KafkaServer) -> Non
         finally:
             server.resume()
     assert [type(error) for error in errors] == [Retryable] * len(calls)
-    assert all("no row of it shows" in str(error) for error in errors)
+    assert all("none of its rows is visible" in str(error) for error in errors)
 
 
 def _wide(participants: Participants, slot: int) -> Committable:

@@ -361,6 +361,6 @@ def other_journal(sink: str, participant: InDoubt, generation: int, tokens: Coll
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {generation})",
-        next="give this job another name; or, once no such job runs, abort its work: "
-        f"exactsink recover JOB.toml {sweep}",
+        next="give this job another name and a new checkpoint; or, once no other job runs under this name, abort that "
+        f"work: exactsink recover JOB.toml {sweep}",
     )

@@ -117,7 +117,7 @@ class Marker:
             raise LineageError(
                 f"sink {self.sink}: the target already holds epoch {self.epoch}",
                 why="its marker is ahead of the journal, so the journal is an older copy; rows would be skipped",
-                next="restore the newest journal, or give this job another name",
+                next="restore the newest journal, or give this job another name and a new checkpoint",
             )
 
 
@@ -393,5 +393,5 @@ def _foreign_marker(mine: Marker, stored: Marker) -> LineageError:
     return LineageError(
         f"sink {mine.sink}: the target was fed by another journal of job {mine.job}",
         why=f"its marker holds epoch {stored.epoch} of lineage {stored.lineage}, this journal's is {mine.lineage}",
-        next="give this job another name, or restore the journal that the target belongs to",
+        next="give this job another name and a new checkpoint, or restore the target's own journal",
     )
