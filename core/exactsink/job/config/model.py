@@ -1,4 +1,4 @@
-"""What a job's config may contain, besides the backends' own options."""
+"""The contents of a job's config, besides the backends' own options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 
 
 def _dotted(value: Any) -> Any:
-    """Return settings by their whole names: an unquoted `kafka.group.id = "x"` is a table in a table to TOML."""
+    """Return settings by their full names, because TOML reads an unquoted `kafka.group.id = "x"` as nested tables."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}
@@ -64,7 +64,7 @@ _Settings = Annotated[
     Mapping[str, str | int | float | bool], BeforeValidator(_dotted), WithJsonSchema({"type": "object"})
 ]
 NEW_NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
-"""`NAME_PATTERN`, by which ids are read, takes a dash first, too: in a table `-` says that there is none."""
+"""`NAME_PATTERN`, for reading ids, also allows a dash first. A new name may not, because `-` in a table means none."""
 NAME_WANTED = "a name has lower-case letters, digits and dashes, no dash first, 40 at most"
 """NEW_NAME in words."""
 
@@ -80,50 +80,54 @@ class _Section(BaseModel):
 
 
 class JobSection(_Section):
-    """`[job]`: its name, where its history is kept, and how it is run."""
+    """`[job]`: the job's name, the place of its history, and how it runs."""
 
     name: _Name = Field(examples=["orders"])
     """The job's name, part of every id: lower-case letters, digits and dashes, no dash first, 40 at most."""
     checkpoint: str = Field(examples=["/data/checkpoints/orders"])
-    """Spark's checkpoint: a folder, local whatever `fs.defaultFS` is, or `s3a://bucket/path`. The journal stands beside
-    it: `<checkpoint>.exactsink`.
+    """Spark's checkpoint: a folder, or `s3a://bucket/path`. A folder is local, whatever `fs.defaultFS` is. The journal is
+    beside it, in `<checkpoint>.exactsink`.
     """
     staging: str | None = None
-    """Where staged rows wait: a folder that driver and executors both see, or `s3://bucket/path`.
+    """The place where staged rows wait: a folder that driver and executors share, or `s3://bucket/path`.
 
     Default: `<checkpoint>.exactsink/staging`.
     """
     transform: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:clean"])
-    """`module:function`, which takes the source's frame and gives the sinks' frame. For SQL: `[transform]`."""
+    """`module:function`, which takes the source's frame and returns the sinks' frame. For SQL: `[transform]`."""
     route: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:by_kind"])
-    """`module:function`, which takes the sinks' frame and gives each sink a frame of its own, by name."""
+    """`module:function`, which takes the sinks' frame and returns each sink's own frame, by the sink's name."""
     modules: Annotated[tuple[str, ...], Field(validate_default=True)] = (".",)
-    """Folders in which their modules are looked for, besides what is installed; taken from the job file's folder."""
+    """Folders with the modules of `transform` and `route`, besides installed ones. A relative one begins at the job
+    file's folder."""
     trigger: str = Field(default="available_now", examples=["10 seconds"])
-    """`available_now` (all there is, then stop) or a processing time, `10 seconds`."""
+    """`available_now` (read all rows that the source has, then stop), or a processing time such as `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
-    """Spark's output mode; `update` and `complete` want a keyed sink."""
+    """Spark's output mode. `update` and `complete` need a keyed sink."""
     file_mode: FileMode = "private"
-    """Who may look into the folders of journal, state, staged rows and files to be: `private`, the job's user alone;
-    `group`, the folder's group too, where driver and executors are several users; `umask`, whoever that lets in."""
+    """Who may read the folders of journal, state, staged rows and files that are not committed yet: `private`, only the
+    job's user; `group`, also the folder's group, if driver and executors are different users; `umask`, everybody whom
+    the umask allows."""
     restarts: Annotated[int, Field(ge=0)] = 10
-    """How often in a row `run` starts the query again after an error that a retry can help."""
+    """How often in a row `run` starts the query again after an error that may pass."""
     journal: Annotated[SecretStr, Field(min_length=1)] | None = None
     """A SQLAlchemy URL for the journal, `postgresql+psycopg://...`. Default: files in `<checkpoint>.exactsink`."""
     require: Literal["exactly_once"] | None = None
-    """Refuse the job when one of its sinks promises less."""
+    """Refuse the job if one of its sinks guarantees less."""
     allow_early_rows: bool = False
-    """Let sinks that show rows before the decision stand beside sinks that don't."""
+    """Allow sinks that show rows before the decision beside sinks that don't."""
     fan_out: Literal["persist", "recompute"] = "persist"
-    """How a `route` that returns several frames shares its input: kept in memory and on disk, or computed again."""
+    """How the frames of a `route` share their input: `persist` keeps it in memory and on disk, `recompute` computes it
+    again for each sink."""
     deterministic: bool = False
-    """The plan gives the same rows each time it runs on a batch; `recompute` wants this said."""
+    """Set it if the plan gives the same rows each time that it runs on a batch. `recompute` requires it."""
     longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
-    """How long the job may stand still; a store that forgets its evidence earlier is refused or warned of."""
+    """How long the job may be stopped. exactsink refuses a store that forgets its evidence earlier, or warns of it."""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
-    """What one epoch may take, from its first row to its commit; a store that gives up earlier is refused."""
+    """How long one epoch may take, from its first row to its commit. exactsink refuses a store that gives up earlier."""
     stop_within: Annotated[str, Field(pattern=_DURATION)] = "1 minute"
-    """How long a driver may take for its epoch, asked to end (SIGTERM, SIGHUP, `exactsink stop`); then it is ended."""
+    """How long a driver may take to finish its epoch after a request to end (SIGTERM, SIGHUP, `exactsink stop`). Then its
+    process ends as in a crash."""
 
     @field_validator("checkpoint", "staging")
     @classmethod
@@ -145,7 +149,7 @@ class JobSection(_Section):
     @field_validator("journal")
     @classmethod
     def _one_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Take a SQLite journal's file from the job file's folder, too."""
+        """Let the relative path of a SQLite journal begin at the job file's folder."""
         found = _SQLITE.fullmatch(value.get_secret_value()) if value is not None else None
         return value if found is None else SecretStr(f"{found[1]}{real_path(found[2], info.context)}{found[3]}")
 
@@ -153,7 +157,7 @@ class JobSection(_Section):
     def _recompute_is_safe(self) -> JobSection:
         if self.fan_out == "recompute" and not self.deterministic:
             raise ValueError(
-                'fan_out = "recompute" runs the plan once per sink: say deterministic = true if it gives the same rows '
+                'fan_out = "recompute" runs the plan once per sink: set deterministic = true if it gives the same rows '
                 "each time, or leave fan_out at persist"
             )
         return self
@@ -192,12 +196,12 @@ class JobSection(_Section):
 
 
 class ObserveSection(_Section):
-    """`[observe]`: where metrics go, besides the log."""
+    """`[observe]`: the exporters of metrics, besides the log."""
 
     prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = Field(default=None, examples=["127.0.0.1:9108"])
-    """`host:port` at which a scraper finds the metrics; needs `exactsink[prometheus]`."""
+    """`host:port` where a scraper finds the metrics. Needs the extra `prometheus`."""
     certificate: str | None = None
-    """A PEM file with the certificate (and its chain) that makes the metrics HTTPS; a relative path is taken from the
+    """A PEM file with the certificate (and its chain) for serving the metrics over HTTPS. A relative path begins at the
     job file's folder."""
     key: str | None = None
     """The certificate's private key, a PEM file without a passphrase."""
@@ -212,7 +216,7 @@ class ObserveSection(_Section):
     @model_validator(mode="after")
     def _both(self) -> ObserveSection:
         if (self.certificate is None) != (self.key is None) or (self.key is not None and self.prometheus is None):
-            raise ValueError("give certificate and key together, with prometheus: they make its metrics HTTPS")
+            raise ValueError("give certificate and key together, with prometheus: they are for its HTTPS")
         return self
 
 
@@ -224,18 +228,18 @@ class SparkSection(_Section):
     packages: tuple[str, ...] = ()
     """Maven coordinates, as `spark.jars.packages` takes them."""
     conf: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
-    """Spark's own settings, each as it is."""
+    """Spark's own settings, which exactsink passes on unchanged."""
 
 
 class SourceSection(_Section):
-    """`[source]`: what `exactsink run` reads, as `spark.readStream` takes it."""
+    """`[source]`: the source of `exactsink run`, in the terms of `spark.readStream`."""
 
     format: str = Field(examples=["csv"])
     """The source's format, as `spark.readStream.format` takes it."""
     schema_: Annotated[str | None, Field(alias="schema")] = None
-    """The schema as DDL, `id BIGINT, name STRING`; for sources that need one."""
+    """The schema as DDL, `id BIGINT, name STRING`, for sources that need it."""
     path: str | None = Field(default=None, repr=False)
-    """What the reader's `load` gets: a folder, for file sources. A relative one is taken from the job file's folder."""
+    """The argument of the reader's `load`: a folder, for file sources. A relative one begins at the job file's folder."""
     options: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
     """The source's own options."""
 
@@ -249,12 +253,12 @@ class SourceSection(_Section):
 
 
 class TransformSection(_Section):
-    """`[transform]`: the sinks' frame as a query over the source's, which is named `source`. One of the two keys."""
+    """`[transform]`: a query that makes the sinks' frame from the source's, which is named `source`. Set one key."""
 
     sql: Annotated[str, Field(pattern=r"\S")] | None = None
     """A query in Spark's SQL: `SELECT id, upper(name) AS name FROM source WHERE amount > 0`."""
     sql_file: Annotated[str, Field(min_length=1)] | None = None
-    """A file that holds the query; a relative path is taken from the job file's folder."""
+    """A file with the query. A relative path begins at the job file's folder."""
 
     @field_validator("sql_file")
     @classmethod
@@ -269,11 +273,11 @@ class TransformSection(_Section):
 
     @property
     def key(self) -> str:
-        """What the query is given as, for messages."""
+        """The key of the query, for messages."""
         return "[transform] sql" if self.sql_file is None else f"[transform] sql_file {self.sql_file}"
 
     def query(self) -> str:
-        """Return the query. Raises ConfigError for a file that can't be read."""
+        """Return the query. Raises ConfigError if its file can't be read."""
         if self.sql_file is None:
             return self.sql or ""
         try:
@@ -289,26 +293,26 @@ class SinkSection(_Section):
     backend: str = Field(examples=["files"])
     """An installed backend's name: `exactsink backends` lists them."""
     columns: tuple[str, ...] = Field(default=(), examples=[["id", "amount"]])
-    """Which columns the sink gets; all when empty."""
+    """The columns that the sink gets. Empty means all."""
     where: str | None = Field(default=None, min_length=1, examples=["amount > 0"])
-    """A SQL condition; rows for which it is not true don't go to this sink."""
+    """A SQL condition. The sink gets only rows for which it is true."""
     distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
-    """`none`, a number of partitions, or `hash(column, ...)`. All sinks of a job share one frame, so one of these."""
+    """`none`, a number of partitions, or `hash(column, ...)`. Sinks that share a frame must not set different ones."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
     """The most partitions, and so participants, that an epoch may have."""
     after: Annotated[_Names, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
-    """A sink, or a list of them, that commits each epoch before this one does: for rows that refer to that one's."""
+    """A sink, or a list of sinks, that commits each epoch before this sink does, for rows that refer to rows there."""
     epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         default=None, examples=["epoch"]
     )
-    """A BIGINT column that every row gets, with its epoch's number: readers cut all sinks at one epoch by it."""
+    """A BIGINT column with the epoch's number, which every row gets. By it, readers read all sinks up to one epoch."""
     on_bad_row: Literal["stop", "quarantine"] = "stop"
-    """What becomes of an epoch with a row that the target can't hold: `stop` writes none of it, and ends the job;
-    `quarantine` writes the row into the sink that `quarantine` names, and the others here, decided together."""
+    """The reaction to a row that the target can't hold. `stop` writes no row of the epoch, and ends the job.
+    `quarantine` writes the row into the sink that `quarantine` names, and the other rows here, in one decision."""
     quarantine: str | None = None
     """The sink of this job that gets the bad rows, as `id`, `sink`, `epoch`, `reason` and `row` (JSON)."""
     quarantine_at_most: Annotated[int, Field(ge=1)] = 1000
-    """How many rows of an epoch may go there; one more stops the job, as with `stop`."""
+    """How many rows of an epoch may go to the quarantine. One more stops the job, as with `stop`."""
 
     @field_validator("distribution")
     @classmethod
@@ -327,7 +331,7 @@ class SinkSection(_Section):
 
 
 class JobConfig(_Section):
-    """A whole job, as its file says it. `sinks` holds the core options, `options` each backend's own, unchecked."""
+    """A whole job, as in its file. `sinks` has the core options, `options` each backend's own, unchecked."""
 
     job: JobSection
     spark: SparkSection = SparkSection()
@@ -339,12 +343,12 @@ class JobConfig(_Section):
     _file: str | None = PrivateAttr(None)
 
     def read_from(self, path: str) -> None:
-        """Remember the file that says all this: messages name commands for it."""
+        """Remember the file of this config, because messages name commands for it."""
         self._file = path
 
     @property
     def file(self) -> str | None:
-        """The job's file as it was named; None for a config made in Python."""
+        """The path of the job's file, as the caller gave it; None for a config made in Python."""
         return self._file
 
     @model_validator(mode="after")
@@ -355,12 +359,12 @@ class JobConfig(_Section):
 
     @property
     def checkpoint(self) -> AnyPath:
-        """The checkpoint; in a store by fsspec's name, so that s3a:// and s3:// are one place."""
+        """The checkpoint's place. In a store it has fsspec's name, so that s3a:// and s3:// are one place."""
         return path_of(self.job.checkpoint)
 
     @property
     def history(self) -> AnyPath:
-        """Where this job's journal, state and staged rows are: beside the checkpoint, never inside it."""
+        """The place of this job's journal, state and staged rows: beside the checkpoint, never inside it."""
         return self.checkpoint.with_name(self.checkpoint.name + ".exactsink")
 
     @property
@@ -369,7 +373,7 @@ class JobConfig(_Section):
 
 
 def _object_url(value: str) -> str:
-    """Return a store's URL as Spark gets it; refuse what Hadoop and fsspec would read differently."""
+    """Return a store's URL for Spark. Refuse a URL that Hadoop and fsspec would read differently."""
     found = _OBJECT_URL.fullmatch(value)
     if found is not None and ":" in found["store"].partition("@")[0] and "@" in found["store"]:
         raise ValueError("no secrets in URLs: give them by the environment, a profile or a role")
