@@ -112,7 +112,7 @@ def test_a_job_that_is_started_twice_or_interrupted(
     interrupted.until(lambda: "exactsink.epoch epoch job=e2e epoch=2" in interrupted.reported, "its epoch")
     interrupted.send(signal.SIGINT)
     assert interrupted.exit_code() == 130, interrupted.reported
-    said = r"^exactsink: .*; nothing decided is lost, the (same command|next start) goes on$"
+    said = r"^exactsink: .*; nothing decided is lost, and the (same command|next start) continues$"
     assert re.search(said, interrupted.reported, re.MULTILINE), interrupted.reported
     interrupted.end()
     day.edit((_OFTEN, ""))

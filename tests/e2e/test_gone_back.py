@@ -195,7 +195,7 @@ def test_a_batch_run_whose_journal_is_elsewhere_is_not_written_again(
         with pytest.raises(LineageError, match="another journal fed this target"):
             Job.from_toml(path).write(spark.range(9), run=name)
     assert main(["rebase", str(path), "--run", "monday", "--sink", "lake=0", "--yes"]) == 2
-    assert "batch run monday has nothing to go on with: its rows show in lake" in capsys.readouterr().err
+    assert "batch run monday can't be continued: its rows show in lake" in capsys.readouterr().err
     assert main(["rebase", str(path), "--run", "tuesday", "--sink", "lake=birth", "--yes"]) == 0
     assert Job.from_toml(path).write(spark.range(7, 9), run="tuesday").rows == {"lake": 2}
     assert in_lake(tmp_path) == Counter(range(9))

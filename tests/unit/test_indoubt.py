@@ -141,7 +141,7 @@ def test_a_decided_participant_means_its_sink_and_foreign_work_goes_by_its_token
         unnamed = command("recover", job.file, "--ref", foreign.ref, *yes)
         assert (unnamed.code, f"--sweep-token {FOREIGN.token} --reason" in unnamed.err) == (5, True)
         unsaid = command("recover", job.file, *token, "--take-over", *yes)
-        assert (unsaid.code, "foreign work is ended for a reason" in unsaid.err) == (2, True)
+        assert (unsaid.code, "--sweep-token needs a reason" in unsaid.err) == (2, True)
         young = command("recover", job.file, *token, "--reason", "x", *yes)
         assert (young.code, "a driver may be at work" in young.err) == (4, True)
         assert command("recover", job.file, "--sink", "mill", *yes).code == 2

@@ -172,7 +172,7 @@ def test_a_sink_that_was_put_back_gets_the_epoch_that_is_not_done_as_lost_votes(
     words = ["--sink", "lake=0", "--batch", "3"]
     assert shown(command, shop) == ({"lake": f"{again} decision", "table": NOTHING}, words)
     plan = command("rebase", shop.file, *words).out
-    assert "would leave to the next start to commit what is left of epoch 3 in lake, table" in plan
+    assert "would leave the rest of epoch 3 in lake, table to the next start, which commits it" in plan
     assert command("rebase", shop.file, *words, "--yes").code == 0
     seen = command("status", shop.file, "--within", "60")
     assert (seen.code, "lost" in seen.err) == (3, True)
@@ -259,9 +259,9 @@ def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job
     foreign.commit(0, foreign.prepare(0, [pa.table({"n": [1]})]))
     for sure in ((), ("--yes",)):
         again = command(*words[:4], "--sink", "lake=0", *sure)
-        assert (again.code, "has nothing to go on with: its rows show in lake" in again.err) == (2, True)
+        assert (again.code, "can't be continued: its rows show in lake" in again.err) == (2, True)
     journal = JobHistory.of(load_config(job.file)[0], "done").journal(lambda attempt: None)
     journal.claim("run done", "host:17")
     journal.keep(Complete(0))  # and its marks are gone
     again = command("rebase", job.file, "--run", "done")
-    assert (again.code, "has nothing to go on with: it is complete" in again.err) == (2, True)
+    assert (again.code, "can't be continued: it is complete" in again.err) == (2, True)

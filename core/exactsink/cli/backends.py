@@ -1,4 +1,4 @@
-"""`exactsink backends`: what is installed."""
+"""`exactsink backends`: list the installed backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["backends"]
 @command()
 @as_json
 def backends(as_json: bool) -> None:
-    """List the installed backends, the broken ones with their problem."""
+    """List the installed backends, and the problem of each broken one."""
     listings = Registry(installed_plugins()).listings()
     if as_json:
         print_json(listings)

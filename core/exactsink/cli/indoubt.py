@@ -1,4 +1,4 @@
-"""`exactsink indoubt`: what is in doubt, why, what is safe, and a person's word on it."""
+"""`exactsink indoubt`: list and explain participants in doubt, and record an operator's outcome for them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def resolve(
 ) -> None:
     """Record an outcome that nothing can prove, or give up rows that nobody can write again.
 
-    `committed` and `lost` (written again) are for what is unknown, `given-up` is for what is lost.
+    `committed` and `lost` (the job writes the rows again) are for unknown participants, `given-up` is for lost ones.
     """
     with _seen(job, run) as seen:
         of_sink = [doubt for doubt in seen.doubts if doubt.sink == sink]
@@ -111,7 +111,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A history as it is read at one moment, and who may act on it."""
+    """A history as read at one moment, and its operator."""
 
     opened: Opened
     settler: Settler
@@ -135,7 +135,7 @@ def _seen(job: str, run: str | None) -> Iterator[_Seen]:
 
 
 def _print_word(seen: _Seen, word: Word) -> None:
-    """Print what a word would be on, as it looks now."""
+    """Print the participants that an outcome would apply to, as they are now."""
     print(f"would claim the job (generation {seen.log.last_generation + 1})")
     on = []
     for committable, standing in seen.settler.standings(word):
@@ -164,7 +164,7 @@ def _print_unseen(seen: _Seen) -> None:
         if view.problem is not None:
             print(f"sink {view.name}: {view.problem}", file=sys.stderr)
     if not seen.log.claims:
-        where = f"the journal beside {seen.opened.config.checkpoint} is empty: all that is found is foreign to it"
+        where = f"the journal beside {seen.opened.config.checkpoint} is empty, so every participant is foreign to it"
         print(where, file=sys.stderr)
 
 

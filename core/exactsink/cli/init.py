@@ -1,4 +1,4 @@
-"""`exactsink init`: a job for the backends that are named, or a plugin."""
+"""`exactsink init`: write a job for the named backends, or a plugin."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
 @click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
 @click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")
 def init(folder: str, name: str, source: str | None, to: tuple[str, ...], plugin: str | None) -> None:
-    """Write a small job to start from into FOLDER, or a plugin; never overwrites.
+    """Write a small first job, or a plugin, into FOLDER. Never overwrite a file.
 
-    A plugin starts from `staged` where its store has transactions, from `idempotent` where it has keys and conditional
-    writes only, from `two-phase` where one process can prepare what another one commits.
+    A plugin starts from `staged` if its store has transactions, from `idempotent` if it has only keys and conditional
+    writes, and from `two-phase` if one process can prepare work that another process commits.
     """
     if source and (source in ROADS) != (plugin is not None):
         raise click.BadParameter(f"{source} is {'a road of --plugin' if source in ROADS else 'a source of jobs'}")

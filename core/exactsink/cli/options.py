@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take, each declared once; a command declares the others itself."""
+"""Arguments and options that several commands share. A command declares its other ones itself."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callab
 
 
 def within(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the option of how long stores may take, with this default."""
+    """Make the option for the seconds that each store may take, with this default."""
     kind, said = click.FloatRange(min=0.1), "How long each store may take to answer."
     return click.option("--within", type=kind, default=seconds, show_default=True, metavar="SECONDS", help=said)
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a function; its docstring is the command's help."""
+    """Make a command of a function. The function's docstring is the command's help."""
     return click.command(name, cls=JobCommand)

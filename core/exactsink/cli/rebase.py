@@ -1,4 +1,4 @@
-"""`exactsink rebase`: an operator's word on what stands in the targets."""
+"""`exactsink rebase`: continue a job from its targets' marks, on an operator's word."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def _print_table(opened: Opened, plan: RebasePlan) -> None:
     named = [f"--sink {name}={holds}" for name, holds in plan.named.items()]
     named += [f"--batch {plan.batch}"] if opened.history.run is None else []
     words = " ".join(named)
-    print(f"  to go on from what the targets hold: {commands.of('rebase')} {words} --yes --reason 'TEXT'")
+    print(f"  to go on from the targets' marks: {commands.of('rebase')} {words} --yes --reason 'TEXT'")
 
 
 def _print_plan(opened: Opened, operator: Operator, plan: RebasePlan) -> None:
-    print(f"would claim the job (generation {plan.generation}), and end every driver before")
+    print(f"would claim the job (generation {plan.generation}), and end every earlier driver")
     decision = operator.read().decision
     if decision is not None and decision.sinks:
         kept, over = (", ".join(n for n in decision.sinks if (n in plan.keeps) is keeps) for keeps in (True, False))
-        finishes = "leave to the next start to commit" if plan.goes_on else "commit"
+        rest = f"the rest of epoch {decision.epoch} in {kept}"
         if kept:
-            print(f"would {finishes} what is left of epoch {decision.epoch} in {kept}")
+            print(f"would leave {rest} to the next start, which commits it" if plan.goes_on else f"would commit {rest}")
         if over:
             print(f"would end epoch {decision.epoch} in {over}: nothing more of it is committed there")
     for holding in (holding for truth in plan.sinks for holding in truth.view.held):

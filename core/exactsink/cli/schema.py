@@ -1,4 +1,4 @@
-"""`exactsink schema`: the JSON schema of a job's file, with the options of the backends that are installed here."""
+"""`exactsink schema`: print the JSON schema of a job's file, with the options of the installed backends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["schema"]
 @command()
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="File to write; by default stdout.")
 def schema(output: str | None) -> None:
-    """Print the JSON schema of a job's file, by which editors complete and check it."""
+    """Print the JSON schema of a job's file. Editors complete and check the file by it."""
     if output is None:
         print(schema_text(), end="")
         return

@@ -1,4 +1,4 @@
-"""The next command behind a command line that could not be read."""
+"""The next command after a command line that could not be parsed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 __all__ = ["next_command"]
 
 _BEFORE = {"-v": "-v", "--verbose": "-v", "--log-format": "--log-format json"}
-"""Options of `exactsink` itself, which stand before the command."""
+"""Options of `exactsink` itself, which belong before the command."""
 
 
 def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
-    """Return a command that can be typed, with the job's file in its place if one is known; else the help."""
+    """Return a command that is ready to type, with the job's file if it is known; otherwise the command for help."""
     files = [word if word.endswith(".toml") else str(Path(word, "job.toml")) for word in arguments]
     context, given = error.ctx, next((file for file in files if file in arguments or Path(file).is_file()), "")
     if context is None:
@@ -25,6 +25,8 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
     if unknown in _BEFORE:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
+    if context.parent is None and (behind := _behind(context, unknown, arguments, known or "JOB.toml")):
+        return behind
     if (path.removeprefix("exactsink "), unknown) == ("run", "--dry-run"):
         return f"exactsink check {job}"
     if isinstance(error, click.BadParameter) and error.param is not None and error.param.name == "job":
@@ -36,6 +38,18 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     if given and _job_of(context.command) == "option":
         return f"{path} --job {job}"
     return f"{path} --help"
+
+
+def _behind(context: click.Context, flag: str, arguments: Sequence[str], job: str) -> str:
+    """Return the command line with a flag behind the command to which it belongs; empty if it belongs to none."""
+    words, command = [word for word in arguments if word != flag], context.command
+    for word in words:
+        found = command.get_command(context, word) if isinstance(command, click.Group) else None
+        command = found or command
+    if not any(flag in parameter.opts for parameter in command.params if getattr(parameter, "is_flag", False)):
+        return ""
+    job_file = [job] if _job_of(command) == "argument" and not any(word.endswith(".toml") for word in words) else []
+    return shlex.join(["exactsink", *words, *job_file, flag])
 
 
 def _job_of(command: click.Command) -> str | None:

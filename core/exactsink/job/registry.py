@@ -120,7 +120,7 @@ class Registry:
         return {name.replace("_", "-"): spec for name, (_, spec) in self._specs.items() if spec.commands}
 
     def spec(self, name: str, place: str) -> BackendSpec:
-        """Return a plugin's spec of a backend. `place` names the caller. Raises ConfigError if the backend is unknown."""
+        """Return a plugin's spec of a backend. `place` names the caller. Raises ConfigError for an unknown backend."""
         if name not in self._specs:
             raise self._unknown(name, place)
         return self._specs[name][1]

@@ -41,7 +41,7 @@ _SHARE = 0.4
 
 _JOURNAL = "the journal"
 _PACKAGES = {"prometheus": "prometheus_client", "opentelemetry": "opentelemetry"}
-_SPARK = "the source's rows; Spark with its settings, what executors have installed and may write"
+_SPARK = "the source's rows; Spark with its settings; the executors' packages and permissions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _not_looked_at(
     if filtered:
         yield f"`where` of {', '.join(filtered)}"
     given = (config.job.transform, config.job.route, config.transform and config.transform.key)
-    yield from (f"what {name} does" for name in given if name)
+    yield from (f"the effect of {name}" for name in given if name)
 
 
 def _unmarked(history: _History, away: Mapping[str, ExactsinkError]) -> Iterator[str]:

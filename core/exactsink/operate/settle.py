@@ -131,7 +131,7 @@ class Settler(Operator):
         decision, name = log.decision, word.sink
         why = ""
         if decision is None:
-            why = "the journal is empty, and only a journal knows what was decided"
+            why = "the journal is empty, and only a journal has the decisions"
         elif decision.epoch != word.epoch:
             why = f"the last decided one is {decision.epoch}, and all before it are committed"
         elif not decision.committables(name) or not is_bound(self._sinks, decision, name):

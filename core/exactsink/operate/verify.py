@@ -83,7 +83,7 @@ class _Held:
     highest: int | None = None
     """The mark's epoch, if the mark differs: rows above it are gone; -1 if all rows may be gone."""
     audits: Mapping[int, Audit] = field(default_factory=dict)
-    why_none: str = "nothing in its target says which rows are this epoch's: see epoch_column"
+    why_none: str = "its target does not record which rows belong to this epoch: see epoch_column"
 
 
 def verify(

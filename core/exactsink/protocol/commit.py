@@ -33,6 +33,7 @@ __all__ = [
     "Retry",
     "SinkCommit",
     "all_before",
+    "give_up",
     "in_doubt",
     "in_threads",
     "resolved_by",
@@ -249,6 +250,25 @@ def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequenc
         f"the outcome: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'"
         f"{only} (or --as lost, and the job writes it again){each}",
     )
+
+
+def give_up(decision: Decision, found: Mapping[str, Sequence[object]]) -> str:
+    """Return the command that gives up the first sink's lost participants; empty if none is lost. `found` is by sink.
+
+    A store that commits an epoch as a whole finds all its participants lost if one is missing. Then the evidence names
+    the missing ones, and so does the command: without `--ref` it would also give up the others.
+    """
+    for sink, outcomes in found.items():
+        votes = zip(decision.committables(sink), outcomes, strict=False)
+        lost = [(vote.ref, one.evidence) for vote, one in votes if isinstance(one, Lost)]
+        named = [ref for ref, evidence in lost if ref in evidence]
+        words = "".join(f" --ref {shlex.quote(ref)}" for ref in named if len(named) < len(lost))
+        if lost:
+            return (
+                f"exactsink indoubt resolve JOB.toml --epoch {decision.epoch} --sink {sink} --as given-up "
+                f"--reason 'TEXT'{words}"
+            )
+    return ""
 
 
 def _lost(result: SinkCommit, decision: Decision, events: Events) -> Sequence[Committable]:

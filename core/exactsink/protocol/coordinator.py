@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from exactsink.contract import Committable, Committer, ExactsinkError, Fenced, InDoubtError, Refused, Retryable
-from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, in_threads
+from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, give_up, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
@@ -112,7 +112,7 @@ class Coordinator:
         self._committers: dict[str, Committer] = {}
         self._marks = Marks.of({}, {}, lambda: journal.log, retry.wait)
         self._sweep = Sweep(events, journal.whole)
-        self._unrepaired = False
+        self._unrepaired = ""  # the command that gives up lost votes; empty if there are none
         self._complete_epoch: int | None = None
         self._finished: int | None = None  # the last epoch that this claim has finished
 
@@ -226,9 +226,9 @@ class Coordinator:
         waiting = left.held_back.union(name for name in self._sinks if not reach.commits(name))
         self._marks.check_committed(lost, waiting, reach)
         if decision is not None:
+            self._unrepaired = give_up(decision, {name: left.outcomes[name] for name in left.lost})
             if left.lost and done and not reach.part:
-                raise nobody_has_its_rows(decision.epoch)
-            self._unrepaired = bool(left.lost)
+                raise nobody_has_its_rows(decision.epoch, self._unrepaired)
             open_in = waiting.union(reach.aside)
             is_open = bool(left.lost) or (not done and any(map(decision.committables, open_in)))
             self._complete_epoch = (decision.epoch - 1 if decision.epoch else None) if is_open else decision.epoch
@@ -241,7 +241,7 @@ class Coordinator:
             raise out_of_order(batch.epoch, expected)
         check_follows(self._journal.log, batch.epoch, batch.previous)
         if self._unrepaired:
-            raise nobody_has_its_rows(expected - 1)
+            raise nobody_has_its_rows(expected - 1, self._unrepaired)
         with self._events.point("open_epoch", batch.epoch):
             self._marks.open_epoch()
             plan = self._open(claim, batch, dict.fromkeys(self._sinks))
@@ -264,7 +264,7 @@ class Coordinator:
         for _ in range(_REWRITES):
             lost = self._commit(decision).lost
             if not lost:
-                self._unrepaired = False
+                self._unrepaired = ""
                 return
             for sink, gone in lost.items():
                 self._rewrite(claim, decision, sink, gone, batch)

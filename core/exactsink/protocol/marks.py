@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 _READS = 5
 _REBASE = (
-    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and continues from there"
+    "once you know which of them is right: `exactsink rebase JOB.toml` shows every target's mark, and continues from "
+    "there"
 )
 
 

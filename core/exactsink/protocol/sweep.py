@@ -61,7 +61,7 @@ class Sweep:
     def losers(self, committers: Mapping[str, Committer], log: Log, mine: Claim) -> None:
         """Abort my own generation's losing attempts, and work of a fenced driver that began after my first sweep.
 
-        Only between an epoch's commit and the next epoch's tasks.
+        Call it only between an epoch's commit and the next epoch's tasks. Idempotent.
         """
         for sink, committer in committers.items():
             listed = list(committer.in_doubt())

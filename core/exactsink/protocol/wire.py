@@ -126,7 +126,7 @@ def load_votes(plan: EpochPlan, data: bytes) -> list[Vote]:
             f"epoch {plan.epoch} is refused before its decision: a task's votes can't be read",
             why=problem(error),
             next="start the job again; if it fails again, driver and executors have different "
-            "releases of exactsink, or somebody changes what they send each other",
+            "releases of exactsink, or somebody changes the data between them",
         ) from error
     return votes
 

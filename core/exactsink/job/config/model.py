@@ -85,8 +85,8 @@ class JobSection(_Section):
     name: _Name = Field(examples=["orders"])
     """The job's name, part of every id: lower-case letters, digits and dashes, no dash first, 40 at most."""
     checkpoint: str = Field(examples=["/data/checkpoints/orders"])
-    """Spark's checkpoint: a folder, or `s3a://bucket/path`. A folder is local, whatever `fs.defaultFS` is. The journal is
-    beside it, in `<checkpoint>.exactsink`.
+    """Spark's checkpoint: a folder, or `s3a://bucket/path`. A folder is local, whatever `fs.defaultFS` is. The journal
+    is beside it, in `<checkpoint>.exactsink`.
     """
     staging: str | None = None
     """The place where staged rows wait: a folder that driver and executors share, or `s3://bucket/path`.
@@ -124,10 +124,10 @@ class JobSection(_Section):
     longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
     """How long the job may be stopped. exactsink refuses a store that forgets its evidence earlier, or warns of it."""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
-    """How long one epoch may take, from its first row to its commit. exactsink refuses a store that gives up earlier."""
+    """How long an epoch may take, from its first row to its commit. exactsink refuses a store that gives up earlier."""
     stop_within: Annotated[str, Field(pattern=_DURATION)] = "1 minute"
-    """How long a driver may take to finish its epoch after a request to end (SIGTERM, SIGHUP, `exactsink stop`). Then its
-    process ends as in a crash."""
+    """How long a driver may take to finish its epoch after a request to end (SIGTERM, SIGHUP, `exactsink stop`). Then
+    its process ends as in a crash."""
 
     @field_validator("checkpoint", "staging")
     @classmethod
@@ -239,7 +239,7 @@ class SourceSection(_Section):
     schema_: Annotated[str | None, Field(alias="schema")] = None
     """The schema as DDL, `id BIGINT, name STRING`, for sources that need it."""
     path: str | None = Field(default=None, repr=False)
-    """The argument of the reader's `load`: a folder, for file sources. A relative one begins at the job file's folder."""
+    """The argument of the reader's `load`: for file sources, a folder. A relative one begins at the job file's."""
     options: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
     """The source's own options."""
 

@@ -366,7 +366,7 @@ def other_query(bound: str, query_id: str) -> LineageError:
     return LineageError(
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
-        next="restore the checkpoint that the journal belongs to; or `exactsink adopt JOB.toml`, which lets the "
-        "epochs go on with this one: rows that its source gives again are doubled in every sink, and rows that it "
-        "leaves out are missing; or give the job a new name and checkpoint",
+        next="restore the checkpoint that the journal belongs to; or `exactsink adopt JOB.toml`, which continues the "
+        "epochs with this checkpoint: rows that its source gives again are doubled in every sink, and rows that it "
+        "skips are missing; or give the job a new name and checkpoint",
     )

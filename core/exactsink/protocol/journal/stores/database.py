@@ -36,8 +36,8 @@ _LIBPQ = MappingProxyType(
 _PIP = MappingProxyType({"MySQLdb": "mysqlclient", "psycopg": "'psycopg[binary]>=3.2'", "psycopg2": "psycopg2-binary"})
 """Distributions with a name other than their module's."""
 
-# remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor
-# wait for one: it gets an error, and reads the seq.
+# remote_apply is stronger than on; everything else is weaker. The timeouts keep a stalled driver from blocking a seq
+# permanently, and from waiting for one: it gets an error, and reads the seq.
 _POSTGRES_TRANSACTION = f"""
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'off',
     set_config('synchronous_commit',
