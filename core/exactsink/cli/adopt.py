@@ -17,7 +17,7 @@ __all__ = ["adopt"]
 @reason
 @as_json
 def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
-    """Continue a job's epochs with another checkpoint than the one that its journal belongs to."""
+    """Continue a job's epochs with another checkpoint than the journal's own."""
     with answering(as_json) as answer:
         answer["job"] = None
         opened = Opened.of(job)

@@ -84,7 +84,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
 @click.option("--ref", "references", multiple=True, help="This participant only; repeatable.")
 @click.option("--reason", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
-@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any

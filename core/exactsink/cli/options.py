@@ -40,12 +40,12 @@ job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=Fa
 run_name = click.option("--run", help="Name of a batch run; without it, the job's stream.")
 take_over = click.option("--take-over", is_flag=True, help="Claim the job although a driver may be running.")
 reason = click.option("--reason", default="", help="Why you do it; the journal keeps the text.")
-dry_run = click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
+dry_run = click.option("--dry-run", is_flag=True, help="Print the effects, and change nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the option --sink, whose values are sinks of the job."""
+    """Make the option --sink, which names a sink of the job."""
     return click.option("--sink", name, shell_complete=_sink_names, **more)
 
 

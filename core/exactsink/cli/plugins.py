@@ -30,11 +30,11 @@ _A_JOB = "JOB.toml"
 _IN_ORDER_OF_USE = {
     "Write a job": ("init", "schema", "backends", "bench"),
     "Run it": ("check", "run", "script", "watch", "status", "stop", "history", "runs"),
-    "Read what it wrote": ("barrier", "verify"),
-    "Settle what is in doubt": ("indoubt", "recover", "rebase", "adopt", "journal"),
+    "Read its output": ("barrier", "verify"),
+    "Settle work in doubt": ("indoubt", "recover", "rebase", "adopt", "journal"),
     "Backends, and tools for their authors": (),
 }
-_UNCUT = 1000  # characters; click takes 45 or what the line has left
+_UNCUT = 1000  # characters; click takes 45, or the rest of the line
 
 
 class JobCommand(click.Command):

@@ -24,7 +24,7 @@ __all__ = ["rebase"]
 @sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Mark in its target: an epoch, birth or none.")
 @click.option("--batch", type=int, help="The next batch of the checkpoint.")
 @reason
-@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over
 def rebase(
     job: str, run: str | None, named: Sequence[str], batch: int | None, reason: str, yes: bool, take_over: bool

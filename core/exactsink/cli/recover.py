@@ -23,7 +23,7 @@ __all__ = ["recover"]
 @run_name
 @sink_option("sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
 @click.option("--ref", "references", multiple=True, help="Settle this participant only; repeatable.")
-@click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print what would be done.")
+@click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print the effects.")
 @dry_run
 @take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Also abort this foreign token's work; repeatable.")

@@ -86,7 +86,7 @@ class Operator:
         """Commit the last decided epoch again, and abort undecided work, as a driver's start does, but without Spark.
 
         A sink that does not answer is set aside, and then nothing is swept. The result's `left` says so, and names the
-        lost votes, whose rows only the job has. A batch run becomes complete once all its sinks are committed.
+        lost votes: only the job has their rows. A batch run becomes complete once all its sinks are committed.
         `sweep_tokens` are foreign tokens whose work is aborted as well; an empty journal is claimed only to sweep
         those. With a `part`, nothing else is committed or aborted, and the journal does not record that the job is
         clean. Idempotent. Raises Fenced while a driver may be alive, unless `take_over`.
@@ -227,8 +227,8 @@ class Operator:
     def rebase_plan(self, *, take_over: bool) -> RebasePlan:
         """Return the steps of a rebase, and its effect on each sink's rows. Changes nothing.
 
-        Raises ConfigError for a batch run whose rows show already, Fenced while a driver may be alive, unless
-        `take_over`, LineageError for another job's journal, and the error of a sink that does not answer.
+        Raises ConfigError for a batch run with visible rows, Fenced while a driver may be alive, unless `take_over`,
+        LineageError for another job's journal, and the error of a sink that does not answer.
         """
         log = self._journal.read()
         check_identity(log, identity_of(self._history))

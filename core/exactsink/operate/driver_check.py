@@ -185,7 +185,7 @@ def _not_looked_at(
 
 
 def _unmarked(history: _History, away: Mapping[str, ExactsinkError]) -> Iterator[str]:
-    """Name the sinks that answered, but whose mark and work were not read in time."""
+    """Name the sinks that answered, but not in time for their marks and work to be read."""
     mute = [view.name for view in history.views if view.in_config and not view.asked and view.name not in away]
     if mute:
         yield f"marks of {', '.join(mute)}, which took too long"

@@ -62,7 +62,7 @@ def health_of(
 def _needs_a_person(view: SinkView) -> bool:
     """Return whether only a person can settle the sink.
 
-    A driver at work settles one whose store is unreachable or slow.
+    A driver at work settles a sink with an unreachable or slow store.
     """
     away = view.in_config and not view.asked
     return bool(view.count("unknown")) or (view.problem is not None and not away)

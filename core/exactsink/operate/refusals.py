@@ -53,7 +53,7 @@ def nothing_left(word: Word) -> ConfigError:
     return ConfigError(
         f"nothing of epoch {word.epoch} in sink {word.sink} is {kind}",
         why="`committed` and `lost` are for a participant that nothing proves, "
-        f"`{GIVEN_UP}` is for one that is proven lost; all others are committed",
+        f"`{GIVEN_UP}` is for a participant that is proven lost; all others are committed",
         next="exactsink indoubt list JOB.toml",
     )
 

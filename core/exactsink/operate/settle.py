@@ -36,8 +36,7 @@ class Settler(Operator):
         """Return the part that these names mean: whole sinks, or participants; None if nothing is named.
 
         A decided participant means its sink's part of the decision. A sink includes the sinks that come before it.
-        Raises LineageError for a foreign participant whose token is not named, and Fenced for one that may belong to a
-        live driver.
+        Raises LineageError for a foreign participant if `tokens` lacks its token, and Fenced if its driver may be alive.
         """
         if not sinks and not references:
             return None

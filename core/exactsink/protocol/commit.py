@@ -89,7 +89,7 @@ class CommitCalls:
     """Commit a decision, sink by sink, each until it has an outcome.
 
     `check_mark(sink)` compares the sink's mark with the journal before each try, and raises if they differ.
-    `possible(sink, outcomes)` compares the mark with the losses that were found, and turns those that it contradicts
+    `possible(sink, outcomes)` compares the mark with the losses that were found. It turns a loss that the mark refutes
     into Unknown. `resolved` is an operator's outcome for participants in doubt, by sink and ref: `committed` or `lost`.
     `before` names the sinks that must be committed before a sink is tried.
     """
@@ -112,7 +112,7 @@ class CommitCalls:
     ) -> CommitResult:
         """Commit every sink in `committers` that is not set aside, and return the lost committables.
 
-        Every sink gets its turn before an error is raised, except those that come after a sink that is not committed.
+        Every sink gets its turn before an error is raised, unless it comes after a sink that is not committed.
         Raises InDoubtError for an Unknown, otherwise the gravest error of a sink that is not set aside. `source_done`
         says that the source has recorded the epoch as done. That proves that every participant was committed once, so
         an Unknown then means that the evidence has expired, not that a row is in doubt.

@@ -166,7 +166,7 @@ class Coordinator:
             self._events.report("not_left_clean", level=logging.WARNING, error=str(error))
 
     def run_epoch(self, batch: Batch) -> EpochResult:
-        """Write, decide and commit a new batch, or finish and skip one that an earlier claim has decided.
+        """Write, decide and commit a new batch, or finish and skip a batch that an earlier claim has decided.
 
         When it returns, every row of the batch is durable and visible in every sink. After any error, nothing decided
         is lost, and the next driver's start removes everything undecided.

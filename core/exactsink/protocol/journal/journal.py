@@ -129,7 +129,7 @@ class Journal:
         return replace(log, anchors=(*reversed(list(older)), *log.anchors))
 
     def _anchors_before(self, record: Record) -> Iterator[Claim | Kept]:
-        """Walk back over claims and notes from a record. Check every sum, even of those that this handle has read."""
+        """Walk back over claims and notes from a record. Check every sum, even of records that this handle has read."""
         known = {anchor.seq: anchor for anchor in self._log.anchors}
         while record.before >= 0:
             seq = record.before
@@ -355,7 +355,7 @@ def _unbroken_end(listed: Sequence[int]) -> Sequence[int]:
 
 def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:
     return LineageError(
-        f"journal entry {seq} is not the one that entry {by} was written after",
+        f"journal entry {seq} has changed since entry {by} was written after it",
         why=f"its sha256 is {sha256[:12]}..., entry {by} names {named[:12]}...: an entry was edited, or comes from "
         "another copy of the journal",
         next=COPY,
