@@ -36,7 +36,7 @@ class Settler(Operator):
         """Return the part that these names mean: whole sinks, or participants; None if nothing is named.
 
         A decided participant means its sink's part of the decision. A sink includes the sinks that come before it.
-        Raises LineageError for a foreign participant if `tokens` lacks its token, and Fenced if its driver may be alive.
+        Raises LineageError for a foreign participant unless `tokens` has its token, and Fenced if its driver may live.
         """
         if not sinks and not references:
             return None

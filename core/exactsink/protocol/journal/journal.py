@@ -355,7 +355,7 @@ def _unbroken_end(listed: Sequence[int]) -> Sequence[int]:
 
 def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:
     return LineageError(
-        f"journal entry {seq} has changed since entry {by} was written after it",
+        f"journal entry {seq} is not the record that entry {by} follows",
         why=f"its sha256 is {sha256[:12]}..., entry {by} names {named[:12]}...: an entry was edited, or comes from "
         "another copy of the journal",
         next=COPY,
