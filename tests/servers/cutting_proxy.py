@@ -48,10 +48,7 @@ class Trap:
 
 
 class PostgresProxy:
-    """A proxy before a server, for any number of connections at the same time, even while the server is down.
-
-    `way` is the server for clients of the proxy.
-    """
+    """A proxy before a server, for many connections, even while the server is down. `way` is the server for clients."""
 
     def __init__(self, server: Postgres, folder: Path) -> None:
         self.way = Postgres(folder)

@@ -170,10 +170,7 @@ def own_kafka(
 
 @contextmanager
 def shared_kafka(basetemp: Path) -> Iterator[Kafka]:
-    """Return the broker that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
-
-    Each user makes topics and transactional ids of its own, and must not change what belongs to the whole broker.
-    """
+    """Share one broker among a run's workers. They make their own topics and ids, and must not change the broker."""
     jars()  # fetched here, where errors are reported and time is left
     with shared(basetemp, "kafka", "tests.servers.kafka") as bootstrap:
         yield Kafka(bootstrap)

@@ -26,10 +26,7 @@ _LOGS = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Some artifacts (group:artifact:version), and the name of their folder.
-
-    They come with their dependencies, or `alone`. A classifier follows the version.
-    """
+    """Artifacts (group:artifact:version[:classifier]) in a folder, with their dependencies, or `alone`."""
 
     name: str
     artifacts: tuple[str, ...]

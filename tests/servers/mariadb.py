@@ -106,10 +106,7 @@ def own_mariadb(settings: Mapping[str, str] | None = None) -> AbstractContextMan
 
 @contextmanager
 def shared_mariadb(basetemp: Path) -> Iterator[MariaDB]:
-    """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
-
-    Each user makes databases of its own, and must not change what belongs to the whole server.
-    """
+    """Share one server among a run's workers. They make their own databases, and must not change the server."""
     with shared(basetemp, "mariadb", "tests.servers.mariadb") as folder:
         yield MariaDB(Path(folder))
 

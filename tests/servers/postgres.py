@@ -150,10 +150,7 @@ def own_postgres(
 
 @contextmanager
 def shared_postgres(basetemp: Path, release: str = RELEASE) -> Iterator[Postgres]:
-    """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
-
-    Each user makes databases of its own, and must not change what belongs to the whole server.
-    """
+    """Share one server among a run's workers. They make their own databases, and must not change the server."""
     programs(release)  # fetched here, where errors are reported and time is left
     with shared(basetemp, f"postgres{release}", "tests.servers.postgres", release) as folder:
         yield Postgres(Path(folder))

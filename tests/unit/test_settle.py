@@ -76,9 +76,8 @@ def test_a_sink_that_is_settled_alone_completes_neither_its_epoch_nor_its_run(
     kept = Opened.of(shop.file, run).operator().read().anchors
     assert not any(isinstance(record, Clean | Complete) for record in kept)
     assert command("recover", shop.file, *of).code == 0
-    assert isinstance(
-        Opened.of(shop.file, run).operator().read().anchors[-2 if run else -1], Complete if run else Clean
-    )
+    kept = Opened.of(shop.file, run).operator().read().anchors
+    assert isinstance(kept[-2 if run else -1], Complete if run else Clean)
 
 
 def test_another_sink_that_went_back_stops_a_commit(shop: Shop, command: Command) -> None:
