@@ -216,7 +216,7 @@ _AnyRule = TypeVar("_AnyRule", bound=Rule)
 
 
 class S3Proxy(S3):
-    """A proxy before a server, for many connections, even while the server is down. For its clients, it is the server."""
+    """A proxy before a server, for many connections, even while the server is down. Clients take it for the server."""
 
     def __init__(self, server: S3) -> None:
         self.rules: list[Rule] = []

@@ -94,7 +94,7 @@ class JobHistory:
         make_folder(self.folder, self.file_mode)
 
     def journal(self, wait: Callable[[int], None]) -> Journal:
-        """Open the journal; `wait(attempt)` pauses between two tries."""
+        """Open the journal, without reading it. The caller must close it. `wait(attempt)` pauses between two tries."""
         return Journal(self._store(), wait=wait)
 
     def state(self) -> StateFile:

@@ -110,7 +110,7 @@ class CommitCalls:
         *,
         source_done: bool = False,
     ) -> CommitResult:
-        """Commit every sink in `committers` that is not set aside, and return the lost committables.
+        """Commit every sink in `committers` that is not set aside, and return the lost committables. Idempotent.
 
         Every sink gets its turn before an error is raised, unless it comes after a sink that is not committed.
         Raises InDoubtError for an Unknown, otherwise the gravest error of a sink that is not set aside. `source_done`

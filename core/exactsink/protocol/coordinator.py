@@ -127,8 +127,8 @@ class Coordinator:
     ) -> Start:
         """Claim the job, finish the last decided epoch as far as possible, and sweep older generations.
 
-        `source_done(epoch)` says whether the source has recorded that epoch as done. `sweep_tokens` are tokens of
-        foreign claims whose work an operator wants swept as well. `run_epoch` writes lost rows again. With
+        `source_done(epoch)` says whether the source has recorded that epoch as done. `sweep_tokens` are foreign claims'
+        tokens, for work that an operator also wants swept. `run_epoch` writes lost rows again. With
         `sets_aside`, a sink that does not answer ends only its own part, and every sweep. No epoch can be run then, nor
         after a `part`, which limits the sinks and participants that are committed and swept. Raises LineageError,
         ConfigError, InDoubtError or Retryable. Nothing is committed or swept before the claim is proven valid.

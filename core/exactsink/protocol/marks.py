@@ -129,7 +129,7 @@ class Marks:
             self._hold(name, self._unfinished(name))
 
     def open_epoch(self) -> None:
-        """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
+        """Compare all sinks, with rows or without, and bind the targets that no journal has bound yet. Idempotent.
 
         Births are written in the order of the sinks' names: if two journals compete for several sinks, one of them gets
         all.
@@ -156,7 +156,7 @@ class Marks:
         return tuple(new.values())
 
     def trim(self) -> None:
-        """Delete the marks that are no longer needed."""
+        """Delete the marks that are no longer needed. Idempotent."""
         for name in self.sinks:
             self.committers[name].trim_marks()
 

@@ -38,7 +38,7 @@ class Sweep:
         sweep_tokens: frozenset[str] = frozenset(),
         reach: Reach | None = None,
     ) -> Mapping[str, int]:
-        """Abort the undecided work of older generations in every sink. Return how many participants, by sink.
+        """Abort the undecided work of older generations in every sink. Return the number by sink. Idempotent.
 
         Nothing is aborted while a sink is set aside: an outdated journal lacks decisions, and that sink's mark might
         prove it. Raises LineageError on another journal's work, even if only a part is swept. An operator may pass
