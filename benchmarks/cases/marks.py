@@ -46,9 +46,7 @@ __all__ = ["BENCHMARK"]
 
 _ROWS = 100_000
 _SMALL = 100
-_PARTICIPANTS = (
-    2  # as many tasks as run at a time, but one after the other; the slower marks count
-)
+_PARTICIPANTS = 2  # as many tasks as run at a time, but one after the other; the slower marks count
 _MOST_MS = 10
 _MOST_SHARE = 0.05
 _TABLE = "name text, text text"

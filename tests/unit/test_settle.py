@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tests.printed import commands
 from tests.unit.conftest import Ended
-from tests.unit.manual_job import play_checkpoint
 from tests.unit.two_sinks import Shop
 
 from exactsink.cli.opened import Opened
@@ -129,8 +128,7 @@ def test_what_shows_is_not_given_up(shop: Shop, command: Command, monkeypatch: P
     assert (command(*words).code, len(words_kept(shop))) == (0, 1)
 
 
-@pytest.mark.parametrize("done", [(), (0, 1)])
-def test_printed_commands_give_up_only_what_is_missing(tmp_path: Path, command: Command, done: tuple[int, ...]) -> None:
+def test_printed_commands_give_up_only_what_is_missing(tmp_path: Path, command: Command) -> None:
     """A staged epoch is lost as a whole: without --ref the rows that are still there would be given up, too."""
     shop = Shop(tmp_path)
     shop.rows_of_a_partition = 2
@@ -140,8 +138,7 @@ def test_printed_commands_give_up_only_what_is_missing(tmp_path: Path, command: 
     shop.sql("DROP TRIGGER closed")
     [gone] = (tmp_path / "chk.exactsink/staging/table").rglob("*.e1.p1.*")
     gone.unlink()
-    play_checkpoint(tmp_path / "chk", "query-1", *done or (0,))
-    for name in ("recover",) if done else ("status", "recover"):
+    for name in ("status", "recover"):
         [words] = [words for words in commands(command(name, shop.file).err) if "given-up" in words]
     assert command(*words[1:], "--yes").code == 0
     [kept] = [word for word in words_kept(shop) if isinstance(word, Resolve)]

@@ -134,16 +134,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Without `arguments`, it takes those of this process, and may end the process.
     """
     with watched_streams():
-        code = _run_command(arguments)
+        code = _run_command(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         exit_though_asking(code)
     return code
 
 
-def _run_command(arguments: Sequence[str] | None) -> int:
-    given = sys.argv[1:] if arguments is None else arguments
+def _run_command(arguments: Sequence[str]) -> int:
     try:
-        with one_document(given):
+        with one_document(arguments):
             result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
         print(end="", flush=True)  # an answer that can't be printed is an error
         return result if isinstance(result, int) else 0
@@ -155,7 +154,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
     except click.ClickException as error:
         error.show()
         if isinstance(error, click.UsageError):
-            click.echo(f"  next: {next_command(error, given)}", err=True)
+            click.echo(f"  next: {next_command(error, arguments)}", err=True)
         return ConfigError.exit_code
     except ExactsinkError as error:
         if isinstance(error, ContractError) and not logs_json():

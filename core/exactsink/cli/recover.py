@@ -56,8 +56,7 @@ def recover(
             tokens = frozenset(sweep_tokens)
             part = operator.part(sinks, references, tokens, take_over=take_over)
             if part is not None and tokens and not reason:
-                why = "the journal keeps the reason for which foreign work was ended"
-                raise ConfigError("--sweep-token needs a reason", why=why, next="repeat with --reason 'TEXT'")
+                raise ConfigError("--sweep-token needs a reason for the journal", next="repeat with --reason 'TEXT'")
             if shown:
                 print("nothing is changed; recover would do this:")
                 recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens, part=part)

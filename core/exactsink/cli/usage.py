@@ -25,8 +25,13 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
     if unknown in _BEFORE:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
-    if context.parent is None and (behind := _behind(context, unknown, arguments, known or "JOB.toml")):
-        return behind
+    if context.parent is None:  # the flag of a command, before the command
+        command, words = context.command, [word for word in arguments if word != unknown]
+        for word in words:
+            command = getattr(command, "commands", {}).get(word, command)
+        if any(unknown in option.opts and getattr(option, "is_flag", False) for option in command.params):
+            named = f" {job}" * (not given and _job_of(command) == "argument")
+            return f"exactsink {shlex.join(words)}{named} {unknown}"
     if (path.removeprefix("exactsink "), unknown) == ("run", "--dry-run"):
         return f"exactsink check {job}"
     if isinstance(error, click.BadParameter) and error.param is not None and error.param.name == "job":
@@ -38,18 +43,6 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     if given and _job_of(context.command) == "option":
         return f"{path} --job {job}"
     return f"{path} --help"
-
-
-def _behind(context: click.Context, flag: str, arguments: Sequence[str], job: str) -> str:
-    """Return the command line with a flag behind the command to which it belongs; empty if it belongs to none."""
-    words, command = [word for word in arguments if word != flag], context.command
-    for word in words:
-        found = command.get_command(context, word) if isinstance(command, click.Group) else None
-        command = found or command
-    if not any(flag in parameter.opts for parameter in command.params if getattr(parameter, "is_flag", False)):
-        return ""
-    job_file = [job] if _job_of(command) == "argument" and not any(word.endswith(".toml") for word in words) else []
-    return shlex.join(["exactsink", *words, *job_file, flag])
 
 
 def _job_of(command: click.Command) -> str | None:

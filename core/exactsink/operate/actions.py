@@ -183,7 +183,7 @@ class Operator:
         return len(listed)
 
     def _recovery(self, start: Start, part: Part | None, *, planned: bool = False) -> Recovery:
-        return Recovery.of(self._journal.log.decision, self._sinks, start, part, planned=planned)
+        return Recovery.of(self._journal.log, self._sinks, start, part, planned=planned)
 
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Continue the journal with the checkpoint that exists now or, if there is none, with the next new one.
@@ -203,7 +203,7 @@ class Operator:
                 f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
                 f"{claim.first_epoch}",
                 reason,
-                Recovery.of(None, self._sinks, start).settled,
+                self._recovery(start, None).settled,
             )
         return batch, claim.first_epoch
 
@@ -289,7 +289,7 @@ class Operator:
             done = self._done()(log.decision.epoch)
             left = calls.commit(log.decision, committers, in_threads, source_done=done)
             if left.lost:
-                word = give_up(log.decision, {name: left.outcomes[name] for name in left.lost})
+                word = give_up(log.decision, left.outcomes)
                 raise votes_lost({name: len(gone) for name, gone in left.lost.items()}, word)
             stands = {name: committers[name].mark() for name in marks.sinks}
         return plan.with_marks(stands)
@@ -322,7 +322,7 @@ class Operator:
         with closing(coordinator):
             start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside, part=part)
             if start.lost and not sets_aside:
-                raise votes_lost(start.lost, Recovery.of(journal.log.decision, self._sinks, start).give_up)
+                raise votes_lost(start.lost, give_up(journal.log.decision, start.outcomes))
             yield start
             if self._history.run is None:  # a run's sinks never change
                 coordinator.leave()

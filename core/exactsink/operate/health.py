@@ -89,7 +89,7 @@ def _in_doubt(
         return InDoubtError(what, why=why, next=worst.problem.next)
     if (doubt := in_doubt(epoch, worst.name, worst.committables, worst.standings)) is not None:
         return InDoubtError(what, why=f"sink {worst.name}: {doubt.why}", next=commands.typed(doubt.next))
-    if log.decision is not None and worst.count("lost"):
+    if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
         word = commands.typed(give_up(log.decision, {worst.name: worst.standings}))
         return InDoubtError(

@@ -42,7 +42,7 @@ def planned(
     before = all_before({name: sink.after for name, sink in sinks.items()})
     held_back = frozenset(name for name in committed if name not in aside and before[name] & undone)
     lost = {name: count for name, count in lost.items() if name not in held_back}
-    if log.decision is not None and lost and source_done and part is None:
+    if lost and source_done and part is None:
         raise nobody_has_its_rows(epoch, give_up(log.decision, {name: mine[name].standings for name in lost}))
     outcomes = {name: _outcomes(view) for name, view in committed.items() if name not in held_back}
     swept = {} if aside else _swept(mine, log, sweep_tokens, reach)

@@ -17,7 +17,7 @@ from exactsink.contract import (
 )
 from exactsink.operate.refusals import votes_lost
 from exactsink.protocol.commit import give_up
-from exactsink.protocol.journal.log import Decision
+from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Settled
 from exactsink.protocol.reach import OutcomeUnknown, Part, Start
 
@@ -40,13 +40,7 @@ class Recovery:
 
     @classmethod
     def of(
-        cls,
-        decision: Decision | None,
-        sinks: Iterable[str],
-        start: Start,
-        part: Part | None = None,
-        *,
-        planned: bool = False,
+        cls, log: Log, sinks: Iterable[str], start: Start, part: Part | None = None, *, planned: bool = False
     ) -> Recovery:
         """Make it from the result of a start, or of a `planned` one.
 
@@ -56,11 +50,9 @@ class Recovery:
             waits = start.aside if part.refs else ()
             named = part.sinks.union((sink for sink, _ in part.refs), waits)
             sinks = [name for name in sinks if name in named]
-        settled = tuple(_settled(name, start) for name in sinks)
-        if decision is None:
-            return cls(None, settled, start.aside, planned=planned, part=part)
-        word = give_up(decision, {name: start.outcomes.get(name, ()) for name in start.lost})
-        return cls(decision.epoch, settled, start.aside, word, planned, part)
+        settled, decision = tuple(_settled(name, start) for name in sinks), log.decision
+        epoch = decision.epoch if decision is not None else None
+        return cls(epoch, settled, start.aside, give_up(decision, start.outcomes), planned, part)
 
     def left(self) -> ExactsinkError | None:
         """Return the gravest problem that a person must solve now, None if everything is settled."""

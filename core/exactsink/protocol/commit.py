@@ -252,20 +252,20 @@ def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequenc
     )
 
 
-def give_up(decision: Decision, found: Mapping[str, Sequence[object]]) -> str:
+def give_up(decision: Decision | None, found: Mapping[str, Sequence[object]]) -> str:
     """Return the command that gives up the first sink's lost participants; empty if none is lost. `found` is by sink.
 
     A store that commits an epoch as a whole finds all its participants lost if one is missing. Then the evidence names
     the missing ones, and so does the command: without `--ref` it would also give up the others.
     """
     for sink, outcomes in found.items():
-        votes = zip(decision.committables(sink), outcomes, strict=False)
-        lost = [(vote.ref, one.evidence) for vote, one in votes if isinstance(one, Lost)]
-        named = [ref for ref, evidence in lost if ref in evidence]
+        votes = decision.committables(sink) if decision is not None else ()
+        lost = [(c.txn.epoch, c.ref, one) for c, one in zip(votes, outcomes, strict=False) if isinstance(one, Lost)]
+        named = [ref for _, ref, one in lost if ref in one.evidence]
         words = "".join(f" --ref {shlex.quote(ref)}" for ref in named if len(named) < len(lost))
         if lost:
             return (
-                f"exactsink indoubt resolve JOB.toml --epoch {decision.epoch} --sink {sink} --as given-up "
+                f"exactsink indoubt resolve JOB.toml --epoch {lost[0][0]} --sink {sink} --as given-up "
                 f"--reason 'TEXT'{words}"
             )
     return ""

@@ -226,7 +226,7 @@ class Coordinator:
         waiting = left.held_back.union(name for name in self._sinks if not reach.commits(name))
         self._marks.check_committed(lost, waiting, reach)
         if decision is not None:
-            self._unrepaired = give_up(decision, {name: left.outcomes[name] for name in left.lost})
+            self._unrepaired = give_up(decision, left.outcomes) if left.lost else ""
             if left.lost and done and not reach.part:
                 raise nobody_has_its_rows(decision.epoch, self._unrepaired)
             open_in = waiting.union(reach.aside)

@@ -21,8 +21,7 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
     if previous != decision.fingerprint:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
-            why="the checkpoint is an older copy, and its source cuts the input in other places: rows would be doubled "
-            "or lost",
+            why="the checkpoint is an older copy, and cuts the source's input elsewhere: rows would be doubled or lost",
             next=_OTHER_CHECKPOINT,
         )
 

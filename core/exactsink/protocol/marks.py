@@ -22,8 +22,7 @@ T = TypeVar("T")
 
 _READS = 5
 _REBASE = (
-    "once you know which of them is right: `exactsink rebase JOB.toml` shows every target's mark, and continues from "
-    "there"
+    "once you know which is right: `exactsink rebase JOB.toml` shows every target's mark, and continues from there"
 )
 
 
