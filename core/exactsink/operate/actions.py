@@ -87,7 +87,7 @@ class Operator:
 
         A sink that does not answer is set aside, and then nothing is swept. The result's `left` says so, and names the
         lost votes: only the job has their rows. A batch run becomes complete once all its sinks are committed.
-        `sweep_tokens` are foreign tokens whose work is aborted as well; an empty journal is claimed only to sweep
+        `sweep_tokens` are foreign tokens, for work that is also aborted; an empty journal is claimed only to sweep
         those. With a `part`, nothing else is committed or aborted, and the journal does not record that the job is
         clean. Idempotent. Raises Fenced while a driver may be alive, unless `take_over`.
         """
@@ -248,7 +248,7 @@ class Operator:
     def rebase(self, named: Mapping[str, str], batch: int | None, *, reason: str, take_over: bool) -> RebasePlan:
         """Continue from the present state of the named targets. Return the plan that was carried out.
 
-        `named` repeats what each target holds: an epoch's number, `birth` or `none`. `batch` is the checkpoint's next
+        `named` repeats each target's mark: an epoch's number, `birth` or `none`. `batch` is the checkpoint's next
         one. Raises ConfigError if either is wrong, and the errors of `rebase_plan`. An empty journal gets its first
         claim.
         """

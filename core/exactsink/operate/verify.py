@@ -89,7 +89,7 @@ class _Held:
 def verify(
     history: JobHistory, sinks: Mapping[str, Sink], first: int | None, last: int | None, *, deep: bool
 ) -> Verification:
-    """Check the epochs from `first` to `last`. None means the first or last one that the journal knows.
+    """Check the epochs from `first` to `last`. None means the first or last epoch that the journal knows.
 
     A sink that can't be queried is reported, and does not block others. Raises ConfigError if the journal knows none of
     the epochs, LineageError or Retryable if the journal can't be read.

@@ -1,4 +1,4 @@
-"""Compare the marks in the targets with those that the journal expects. No other module compares them.
+"""Compare the marks in the targets with the journal's expected marks. No other module compares them.
 
 If a mark differs, a target, the journal or the checkpoint was restored from an older copy, or belongs to another
 history. The job stops with both values, because to continue would double or drop rows.

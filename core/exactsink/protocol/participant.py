@@ -73,7 +73,7 @@ class _Branch:
 
 
 class _Partition:
-    """One partition's branches, and the judges of the sinks whose bad rows go to a quarantine.
+    """One partition's branches, and the judges of the sinks with a quarantine for their bad rows.
 
     `current` is the sink that is being called.
     """

@@ -21,7 +21,7 @@ _LONG_EPOCHS = 2
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One driver's sweeps. It counts for how many epochs each participant is in doubt, and warns of those that stay.
+    """One driver's sweeps. It counts for how many epochs each participant is in doubt, and warns of long ones.
 
     `whole()` reads the driver's log back to its first claim, for work that no claim in the log has begun.
     """

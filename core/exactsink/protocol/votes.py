@@ -86,7 +86,7 @@ def sum_digests(digests: Sequence[int]) -> int:
 
 
 def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Committable, ...]]:
-    """Refuse an epoch whose votes don't agree with the rows that the writers got. Return each sink's committables.
+    """Refuse an epoch if its votes don't agree with the rows that the writers got. Return each sink's committables.
 
     Raises a task's own refusal, otherwise Retryable: Spark replays the batch, and the next claim sweeps this try.
     """

@@ -148,7 +148,7 @@ def _made(read: Any) -> Any:
 
 
 def _check_whole(plan: EpochPlan, votes: list[Vote]) -> None:
-    """Refuse votes of several partitions, and an answer without a vote for some sink, whose rows would be dropped."""
+    """Refuse votes of several partitions, and an answer without a vote for some sink: its rows would be dropped."""
     if any(vote.refusal is not None for vote in votes):
         return
     partitions = {vote.partition for vote in votes}

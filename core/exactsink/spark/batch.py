@@ -75,10 +75,10 @@ def _differs(sink: Sink, before: Columns | None, frame: Sequence[tuple[str, str]
 def write_run(
     history: JobHistory, sinks: Mapping[str, Sink], events: Events, frame: DataFrame, passes: Passes, restarts: int
 ) -> RunResult:
-    """Write a run, or finish one that was decided.
+    """Write a run, or finish a decided run. Idempotent.
 
     After a Retryable it tries again, up to `restarts` times, each time with a new claim, unless `exactsink stop` has
-    asked for its end.
+    requested its end.
     """
     hearing = _Hearing(history, events, frame.sparkSession)
     with closing(hearing):

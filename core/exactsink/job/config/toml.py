@@ -170,7 +170,7 @@ def _split(keys: str) -> KeyPath:
 
 
 class _Filling:
-    """Fill the environment's values into a file's strings, and remember those that must not be shown."""
+    """Fill the environment's values into a file's strings, and remember the values that must not be shown."""
 
     def __init__(self, document: Document, environ: Mapping[str, str], *, for_tasks: bool = False) -> None:
         self._document = document

@@ -1,4 +1,4 @@
-"""A journal read as one log: its claims, its last decision, and the proof of which participants are undecided."""
+"""A journal read as one log: its claims, its last decision, and the proof that participants are undecided."""
 
 from __future__ import annotations
 
