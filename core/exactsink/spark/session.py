@@ -68,7 +68,7 @@ def refuse_cluster_mode(mode: str | None) -> None:
     if mode == "cluster":
         raise ConfigError(
             "a driver in spark-submit's cluster mode is not supported",
-            why="the journal must outlive the driver; paths, signals and `exactsink stop` need the driver's machine",
+            why="the journal must outlive the driver; paths, signals and `exactsink stop` mean the driver's machine",
             next="--deploy-mode client, on a machine or in a pod that keeps the job's folder "
             "(examples/deploy/kubernetes.yaml)",
         )
