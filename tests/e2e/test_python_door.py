@@ -210,7 +210,7 @@ def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows:
 
 
 def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="relative paths in it"):
+    with pytest.raises(ConfigError, match="relative paths in a file"):
         job.to_toml(tmp_path / "job.toml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLACE", "lake")
