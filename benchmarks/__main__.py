@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME...`: run benchmarks, write their results, and fail when a bound is missed."""
+"""`python -m benchmarks NAME...`: run benchmarks, write their results, and fail if a bound is missed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ __all__ = ["main"]
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=3), help="Rounds after the warm-up.")
 @click.option("--scale", default=1.0, show_default=True, type=click.FloatRange(0, min_open=True), help="How much.")
 @click.option("--out", default="benchmarks/results", show_default=True, type=click.Path(path_type=Path))
-@click.option("--full", is_flag=True, help="Growth: the greatest sizes too.")
+@click.option("--full", is_flag=True, help="Growth: also the greatest sizes.")
 @click.option("--work", type=click.Path(path_type=Path, exists=True), help="Where to work: the disk that is measured.")
 def main(
     names: tuple[str, ...], listed: bool, rounds: int, scale: float, out: Path, full: bool, work: Path | None
 ) -> None:
     """Run benchmarks (without a NAME all but those of growth; `growth` runs these, and writes them into `growth.html`).
 
-    Ends with 1 when a bound is missed; the figures are reported either way.
+    Ends with 1 if a bound is missed. The figures are reported in any case.
     """
     benchmarks = {**CATALOG, **GROWTH}
     if listed:

@@ -75,4 +75,4 @@ GROWTH: dict[str, Benchmark] = {
         growth_journal.STARTS,
     )
 }
-"""How cost grows: long, so run by `growth` or by name."""
+"""Benchmarks of how cost grows. They are long, so they run only by `growth` or by name."""

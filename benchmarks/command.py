@@ -1,4 +1,4 @@
-"""Run some benchmarks one after the other, say what comes out, and write it down."""
+"""Run some benchmarks one after the other, and print and write their results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Sizes", "run_all"]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is done, how often, and where; `module` is what `python -m` was given."""
+    """How much is done, how often, and where. `module` is the argument of `python -m`."""
 
     module: str
     warm_ups: int
@@ -41,11 +41,11 @@ class Sizes:
 def run_all(
     benchmarks: Sequence[Benchmark], sizes: Sizes, failures: MutableMapping[str, str] | None = None
 ) -> Iterator[Report]:
-    """Run benchmarks in one warm session; each is reported when it is done, and written to `NAME.json` and `NAME.md`.
+    """Run benchmarks in one warm session. Report each when it is done, and write it to `NAME.json` and `NAME.md`.
 
-    Where `failures` are kept, one that fails is named there with its reason, and the next is run.
+    With `failures`, a benchmark that fails is named there with its reason, and the next one is run.
     """
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes all temporary files
     with tempfile.TemporaryDirectory(dir=sizes.work, prefix="exactsink-benchmarks-") as scratch:
         folder = Path(scratch)
         with closing(WarmSpark(folder)) as spark:

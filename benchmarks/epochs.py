@@ -27,9 +27,9 @@ Write = Callable[[EpochPlan], Sequence[Vote]]
 
 
 class EpochDriver:
-    """A claimed job whose epochs are asked for one by one. Its journal and state are files below `folder`.
+    """A claimed job that runs epochs one by one. Its journal and state are files below `folder`.
 
-    Its name is its own: a target keeps the marks of each job, and refuses another journal under the same name.
+    Its name is unique, because a target keeps the marks of each job, and refuses another journal of the same name.
     """
 
     def __init__(self, sinks: Mapping[str, Sink], folder: Path) -> None:
@@ -49,7 +49,7 @@ class EpochDriver:
         self._next = 0
 
     def epoch(self, schemas: Mapping[str, pa.Schema], write: Write) -> Mapping[str, int]:
-        """Run one epoch; give each sink's rows, durable and visible."""
+        """Run one epoch. Return the number of each sink's rows, which are durable and visible."""
         previous = f"input {self._next - 1}" if self._next else ""
         result = self._coordinator.run_epoch(
             Batch(self._next, f"input {self._next}", schemas, write, previous=previous)
@@ -59,20 +59,20 @@ class EpochDriver:
 
 
 class FrameEpoch:
-    """One epoch over a batch frame: analyzed when it is made, as a query's batches are, then written in one pass."""
+    """One epoch over a batch frame. The constructor analyzes it, like a query's batches. A call writes it."""
 
     def __init__(self, driver: EpochDriver, frame: DataFrame) -> None:
-        from exactsink.spark.one_pass import OnePass  # without Spark there are epochs too
+        from exactsink.spark.one_pass import OnePass  # other epochs need no Spark
 
         self._driver = driver
         self._frame = frame
         self._pass = OnePass(frame, driver.sinks)
 
     def __call__(self) -> Mapping[str, int]:
-        """Write, decide and commit; give each sink's rows."""
+        """Write, decide and commit. Return the number of each sink's rows."""
         return self._driver.epoch(self._pass.schemas, lambda plan: self._pass.write(self._frame, plan))
 
 
 def never(attempt: int) -> None:
-    """Refuse to wait: nothing here answers late, and a pause would be measured."""
+    """Refuse to wait, because nothing here answers late, and a pause would be measured."""
     raise AssertionError(f"attempt {attempt} failed")

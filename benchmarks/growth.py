@@ -1,4 +1,4 @@
-"""Report how cost grows: what was measured, the line that was foreseen, and the bound on the bend."""
+"""Report how cost grows: the measured costs, the expected line, and the bound on the bend."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _section(reported: Reported) -> Section:
 
 
 def _costs(growth: Growth, measured: Measured) -> Grid:
-    """Return each size's cost beside what the first one that counts foresees of it."""
+    """Return each size's cost beside the cost that the first size that counts predicts for it."""
     costs = {
         name: {size: statistics.median(measured.samples[of][growth.metric]) for size, of in variants.items()}
         for name, variants in growth.series.items()

@@ -1,4 +1,4 @@
-"""A private Kafka broker for benchmarks, set up as one in production is, and topics that live for one run each."""
+"""A private Kafka broker for benchmarks, set up as in production, with a new topic for each run."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from exactsink_kafka.options import KafkaOptions
 __all__ = ["PARTITIONS", "Served", "Target", "serving"]
 
 PARTITIONS = 4
-"""How many partitions a topic has."""
+"""The partitions of a topic."""
 
 _JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
-_SETTINGS = {  # Kafka's own where the tests' broker differs, so that it behaves as one in production
+_SETTINGS = {  # Kafka's defaults where the tests' broker differs, so that it behaves as in production
     "broker.session.timeout.ms": "9000",
     "broker.heartbeat.interval.ms": "2000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
     "log.cleaner.dedupe.buffer.size": "134217728",
     "num.network.threads": "3",
     "num.io.threads": "8",
-    "log.segment.delete.delay.ms": "0",  # not Kafka's own: a topic that is deleted is gone before the next run
+    "log.segment.delete.delay.ms": "0",  # not the default: a deleted topic is gone before the next run
 }
 _ANSWER = 30  # seconds
 
@@ -43,7 +43,7 @@ class Served:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return what broker it is."""
+        """Describe the broker."""
         return [
             f"Apache Kafka {VERSION}, one private broker on the same machine, JVM {' '.join(_JVM)}; no replicas",
             f"a new topic of {PARTITIONS} partitions each run; its records are counted by offsets, nothing is aborted",
@@ -55,12 +55,12 @@ class Served:
         return KafkaOptions.model_validate({"bootstrap_servers": self.server.bootstrap, "topic": topic, **given})
 
     def backend(self, topic: str, **given: object) -> KafkaBackend:
-        """Return our backend for a topic."""
+        """Return exactsink's backend for a topic."""
         return KafkaBackend(self.options(topic, **given))
 
 
 class Target:
-    """One topic at a time: made for a run, and looked at and deleted when the clock stands."""
+    """One topic at a time: made for a run, then checked and deleted while the clock is stopped."""
 
     def __init__(self, served: Served) -> None:
         self.served = served
@@ -69,25 +69,25 @@ class Target:
         self._filled: tuple[int, int | None] = (0, 0)
 
     def fresh(self) -> str:
-        """Make a topic and give its name, after a look at the run before."""
+        """Check the run before, then make a topic and return its name."""
         self.close()
         self._topic = self.served.server.new_topic("run", PARTITIONS)
         return self._topic
 
     def filled(self, rows: int, transactions: int | None = None) -> Mapping[str, float]:
-        """Return that a run is over, and what it must have left; each transaction wrote to every partition in use.
+        """Record that a run is over, with its rows and transactions. Each transaction wrote to every partition in use.
 
-        Where nobody knows how many transactions there were, records are counted in the broker's files.
+        If the number of transactions is not known, records are counted in the broker's files.
         """
         self._filled = (rows, transactions)
         return {"rows": rows}
 
     def visible(self) -> bool:
-        """Return whether readers of what is committed see all there is: no transaction is open."""
+        """Return whether readers of committed records see all records, because no transaction is open."""
         return self._ends(IsolationLevel.READ_COMMITTED) == self._ends(IsolationLevel.READ_UNCOMMITTED)
 
     def close(self) -> None:
-        """Prove that the last run left what it had to, and delete its topic. Idempotent."""
+        """Check the records of the last run, and delete its topic. Idempotent."""
         topic = self._topic
         if not topic:
             return
@@ -98,7 +98,7 @@ class Target:
         wait_until(lambda: not list(data.glob(f"{topic}*")), f"the files of {topic} to be gone")
 
     def records(self) -> int:
-        """Count what the last run has left, once it is proved that readers of what is committed see all of it."""
+        """Count the records of the last run, after checking that readers of committed records see all of them."""
         self.served.server.settle()
         assert self.visible(), f"an open transaction holds {self._topic}"
         indexes = self.served.server.folder.glob(f"data/{self._topic}-*/*.txnindex")
@@ -106,7 +106,7 @@ class Target:
         _, transactions = self._filled
         if transactions is None:
             return count_records(self.served.server.folder / "data", self._topic)
-        # By offsets: a partition holds its records, and a marker of each transaction.
+        # By offsets: a partition holds its records, and a marker for each transaction.
         ends = self._ends(IsolationLevel.READ_COMMITTED)
         return sum(ends.values()) - transactions * sum(end > 0 for end in ends.values())
 
@@ -127,6 +127,6 @@ def _ends(admin: AdminClient, topic: str, isolation: IsolationLevel) -> Mapping[
 
 @contextmanager
 def serving() -> Iterator[Served]:
-    """Make and start a broker, which is removed when the block ends."""
+    """Make and start a broker. It is removed at the end of the block."""
     with own_kafka(_SETTINGS, jvm=_JVM) as server:
         yield Served(server)

@@ -1,4 +1,4 @@
-"""A job's one Kafka sink without Spark: its driver's and its tasks' calls, one by one."""
+"""A job's only Kafka sink without Spark: the calls of its driver and its tasks, one by one."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from exactsink_kafka.writer import KafkaWriter
 __all__ = ["SMALL", "VALUE", "HandJob", "TimedWriter", "ms_since", "small_batch"]
 
 SMALL = 100
-"""How many rows a small batch has."""
+"""The rows of a small batch."""
 
 VALUE = 130
-"""How many bytes a value has."""
+"""The bytes of a value."""
 
 _SINK, _TOKEN = "topic", "0123456789ab"
 _PARTITIONS = 16  # no epoch has more participants
 
 
 class HandJob:
-    """A job's one sink on a topic, as driver and tasks see it. Without a `lineage` nothing is marked."""
+    """A job's only sink on a topic, for driver and tasks. Without a `lineage`, it writes no marks."""
 
     def __init__(self, options: KafkaOptions, lineage: str = _TOKEN) -> None:
         self.options = options
@@ -43,18 +43,18 @@ class HandJob:
         return KafkaCommitter(self.options, self.context)
 
     def open(self, participants: int) -> tuple[int, bytes]:
-        """Begin an epoch: its number, and the ticket for its tasks."""
+        """Begin an epoch. Return its number, and the ticket for its tasks."""
         epoch = next(self._epochs)
         return epoch, self.committer.open_epoch(epoch, small_batch().schema, participants)
 
     def writer(self, epoch: int, ticket: bytes, schema: pa.Schema) -> TimedWriter:
-        """Open a writer as the next task attempt does."""
+        """Open a writer for the next task attempt."""
         attempt = next(self._attempts)
         txn = Txn(self.context.job, epoch, _SINK, 1, _TOKEN, attempt % _PARTITIONS, attempt)
         return TimedWriter(self.options, txn, schema, ticket)
 
     def commit(self, epoch: int, votes: Sequence[Committable], committer: KafkaCommitter | None = None) -> float:
-        """Commit as the coordinator does; gives the milliseconds."""
+        """Commit as the coordinator does. Return the milliseconds."""
         started = time.perf_counter()
         outcomes = (committer or self.committer).commit(epoch, votes)
         taken = ms_since(started)
@@ -63,7 +63,7 @@ class HandJob:
 
 
 class TimedWriter(KafkaWriter):
-    """The writer as it is, with the time that the vote took, and the mark in it, after all rows are there."""
+    """The unchanged writer, with the time of the vote after all rows, including its mark."""
 
     vote_ms = 0.0
 

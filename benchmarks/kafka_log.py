@@ -1,4 +1,4 @@
-"""Count a topic's records in the broker's own files, by the heads of its batches: a million takes milliseconds."""
+"""Count a topic's records in the broker's files, by the headers of its batches. A million takes milliseconds."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 __all__ = ["count_records"]
 
-_HEAD = struct.Struct(">qiibiHi qq q h i i".replace(" ", ""))  # a batch's head, format 2
+_HEAD = struct.Struct(">qiibiHi qq q h i i".replace(" ", ""))  # a batch's header, format 2
 _LENGTH, _ATTRIBUTES, _COUNT = 1, 5, 12
-_BEFORE = 12  # bytes before those that the length counts
+_BEFORE = 12  # bytes that the length does not count
 _CONTROL = 0x20  # a batch of markers: commit or abort
 
 
 def count_records(data: Path, topic: str) -> int:
-    """Count what stands in a topic's segments below the broker's data folder, without the markers."""
+    """Count the records in a topic's segments below the broker's data folder, without the markers."""
     return sum(_count(segment) for segment in data.glob(f"{topic}-*/*.log"))
 
 

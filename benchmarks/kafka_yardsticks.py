@@ -1,6 +1,6 @@
-"""What our Kafka writers are measured beside. Imported by Spark's workers, so light.
+"""Yardsticks for exactsink's Kafka writers. Spark's workers import this module, so it is light.
 
-A loop that a careful user writes by hand, and our own plain writer without transactions: at least once.
+They are a loop that a careful user writes by hand, and exactsink's plain writer without transactions: at least once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ __all__ = ["AtLeastOnce", "BareLoop"]
 
 _SECONDS = 600.0
 _OURS = ("transactional.id", "transaction.timeout.ms", "delivery.report.only.error")
-"""Settings of our writers that a loop has not, or has of its own."""
+"""Settings of exactsink's writers that a loop lacks, or sets itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class BareLoop:
     """Write a partition's keys and values in a transaction, and commit it: a function for `mapInArrow`.
 
-    `settings` are librdkafka's, the same as our writers'; `run` names the transactional ids.
+    `settings` are librdkafka's, the same as exactsink's writers'. `run` names the transactional ids.
     """
 
     settings: Mapping[str, str]
@@ -39,12 +39,12 @@ class BareLoop:
 
     @classmethod
     def like(cls, options: KafkaOptions, run: str) -> BareLoop:
-        """Make a loop with the settings that our writers take for these options."""
+        """Make a loop with the settings that exactsink's writers use for these options."""
         assert options.topic is not None
         return cls(_without_transactions(producer_settings(options, run, "bare")), options.topic, run)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import TaskContext  # who imports this module for other work needs no Spark
+        from pyspark import TaskContext  # other users of this module need no Spark
 
         context = TaskContext.get()
         assert context is not None
@@ -72,7 +72,7 @@ class BareLoop:
 
 
 class AtLeastOnce(KafkaBackend):
-    """Our own plain writer without a transaction: idempotent, flushed before the vote, with nothing left to decide."""
+    """exactsink's plain writer without a transaction: idempotent, flushed before the vote, with nothing to decide."""
 
     @property
     def traits(self) -> Traits:
@@ -109,14 +109,14 @@ class _Writer(Writer):
 
 
 class _Plain(PlainClient):
-    """The plain client as it is, save for the transaction."""
+    """The plain client, without its transaction."""
 
     def open(self, until: float) -> str:
-        """Connect, and take no id."""
+        """Connect, without a transactional id."""
         return str(self._producer.cluster_id(timeout=max(0.0, until - time.monotonic())))
 
     def failed(self) -> Failure | None:
-        """Report nothing beside what rows report: there is no transaction to ask."""
+        """Report nothing, because rows report their own errors, and there is no transaction."""
         return None
 
 

@@ -1,6 +1,6 @@
-"""A task's process, as far as memory goes: `python -m benchmarks.large_file BYTES [URL]` writes one file, or drops it.
+"""The memory of a task's process: `python -m benchmarks.large_file BYTES [URL]` writes one file, or drops its rows.
 
-It prints the rows, and the most memory that it had resident, in bytes.
+It prints the number of rows, and its peak resident memory in bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from exactsink.contract import JobContext
 from exactsink.testing import Session
 from exactsink_files.backend import FilesBackend, FilesOptions
 
-_ROWS = 10_000  # a batch, as Spark hands them out
+_ROWS = 10_000  # the rows of a batch of Spark's
 _WIDTH = 128
 
 
 def batches(size: int) -> Iterator[pa.RecordBatch]:
-    """Return batches of so many bytes in all, of text that does not shrink."""
+    """Return batches of so many bytes in all, with text that can't be compressed."""
     offsets = pa.py_buffer(memoryview(bytes(pa.array(range(0, (_ROWS + 1) * _WIDTH, _WIDTH), pa.int32()).buffers()[1])))
     for _ in range(size // (_ROWS * _WIDTH)):
         text = os.urandom(_ROWS * _WIDTH // 2).hex().encode()

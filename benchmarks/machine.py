@@ -1,4 +1,4 @@
-"""What a figure was measured on, without the machine's name."""
+"""Describe the machine of a measurement, without its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 
 def machine() -> dict[str, Any]:
-    """Describe the machine and the versions that matter; the load is the one of this moment."""
+    """Describe the machine and the relevant versions, with the present load."""
     return {
         **machine_facts(),
         **{name: version_of(name) or "absent" for name in ("pyspark", "pyarrow", "sqlalchemy")},
@@ -24,7 +24,7 @@ def machine() -> dict[str, Any]:
 
 
 def commit() -> str:
-    """Name the commit that was measured, with `+changes` when the tree differs from it; `unknown` outside git."""
+    """Name the measured commit, with `+changes` if the tree differs from it; `unknown` outside git."""
     head = _git("rev-parse", "--short=12", "HEAD")
     return (head + ("+changes" if _git("status", "--porcelain") else "")) if head else "unknown"
 

@@ -1,4 +1,4 @@
-"""A backend that drops every row: what is left is the framework's own cost. Imported by Spark's workers, so light."""
+"""A backend that drops every row, to measure the framework's own cost. Spark's workers import it, so it is light."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["NullBackend", "NullCommitter", "drain", "null_sinks"]
 
 
 class NullBackend(Backend):
-    """Counts rows, and keeps none."""
+    """Count rows, and keep none."""
 
     Options = BackendOptions
     strategy, target, traits = "null", "nowhere", Traits()
@@ -54,7 +54,7 @@ class _NullWriter(Writer):
         return Committable(self._txn, self._rows, b"")
 
     def abort(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 class NullCommitter(Committer):
@@ -68,13 +68,13 @@ class NullCommitter(Committer):
         return [Committed() for _ in committables]
 
     def abort(self, undecided: Undecided) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
     def in_doubt(self) -> Iterable[InDoubt]:
         return ()
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
 
 def null_sinks(count: int) -> dict[str, Sink]:
@@ -86,6 +86,6 @@ def null_sinks(count: int) -> dict[str, Sink]:
 
 
 def drain(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read every batch and report the number of rows: the least that a Python writer can do."""
+    """Read every batch and report the number of rows, which is the minimal work of a Python writer."""
     rows = sum(batch.num_rows for batch in batches)
     yield pa.record_batch({"rows": pa.array([rows], pa.int64())})

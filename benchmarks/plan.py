@@ -1,4 +1,4 @@
-"""What a benchmark declares: its variants, which are run in turns, and the bounds that their figures must keep."""
+"""The parts of a benchmark: variants, which run in turns, and the bounds that their figures must keep."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 __all__ = ["Benchmark", "Bound", "Growth", "KnownFault", "Metrics", "Plan", "Setting", "Variant", "Work"]
 
 Metrics = Mapping[str, float]
-"""A run's own figures by name. The runner adds `wall_s` and `cpu_s`, and where `rows` is given the rows per second;
-of what it would add, a figure of the run's own stands."""
+"""A run's own figures by name. The runner adds `wall_s` and `cpu_s`, and the rows per second if `rows` is given, but it
+never replaces a figure of the run's own."""
 
 Work = Callable[[], Metrics]
-"""What is timed."""
+"""The work that is timed."""
 
 
 class KnownFault(RuntimeError):
-    """A peer failed by a known fault of its own, which another try may not meet."""
+    """A peer failed by a known fault of its own. Another try may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a benchmark is given: how much to do (1.0 is the declared size), a folder to work in, and Spark."""
+    """The circumstances of a benchmark: how much to do (1.0 is the declared size), a folder to work in, and Spark."""
 
     scale: float
     folder: Path
     spark: Callable[[], SparkSession]
-    """Return the run's one warm session; started by the first benchmark that asks for it."""
+    """Return the run's only warm session. The first benchmark that needs it starts it."""
     full: bool = False
-    """Whether to go as far as sizes go, which takes minutes."""
+    """Whether to go up to the greatest sizes, which takes minutes."""
 
     def scaled(self, count: int, least: int = 1) -> int:
         """Scale a count, never below `least`."""
@@ -43,9 +43,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One side of a comparison. `prepare` gets an empty folder each round, and gives the work that is timed.
+    """One side of a comparison. `prepare` gets an empty folder each round, and returns the work that is timed.
 
-    `counted` gets the same folder when the clock stands, and counts the target's rows: as many as `rows`, or it ends.
+    `counted` gets the same folder afterwards, and counts the target's rows. If they differ from `rows`, the run fails.
     """
 
     name: str
@@ -55,9 +55,9 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A figure, and what it must keep: the median of `metric` of variant `of`, divided by that of `over` if named.
+    """A figure, and its bound: the median of `metric` of variant `of`, divided by that of `over` if named.
 
-    Without `at_least` and `at_most` the figure is reported and binds nobody.
+    Without `at_least` and `at_most`, the figure is only reported.
     """
 
     metric: str
@@ -67,7 +67,7 @@ class Bound:
     at_most: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Return whether a value keeps the bound; what is not a number keeps none."""
+        """Return whether a value keeps the bound. NaN keeps none."""
         if value != value:
             return False
         low = self.at_least is None or value >= self.at_least
@@ -82,9 +82,9 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How a metric grows with a size, as it is reported, and the bound on its bend.
+    """How a metric grows with a size, for reports, and the bound on its bend.
 
-    `each` is the metric for one unit of the size, where cost may grow in proportion; None: it must not grow at all.
+    `each` is the metric for one unit of the size if cost may grow in proportion; None if it must not grow at all.
     """
 
     title: str
@@ -95,24 +95,24 @@ class Growth:
     """Each line's variants, by size."""
     at_most: float
     since: int
-    """The size from which on the cost of the greatest one is foreseen; below it fixed costs weigh."""
+    """The size that predicts the cost of the greatest size. Below it, fixed costs dominate."""
     each: str | None = None
 
     def bounds(self) -> Sequence[Bound]:
-        """Return what binds each line: the greatest size's cost over what `since` foresees."""
+        """Return each line's bound: the greatest size's cost over the cost that `since` predicts."""
         return [
             Bound(self.each or self.metric, names[max(names)], names[self.since], at_most=self.at_most)
             for names in self.series.values()
         ]
 
     def foreseen(self, size: int, cost: float) -> float:
-        """Return the cost of a size, foreseen from the cost of `since`."""
+        """Return the cost of a size, predicted from the cost of `since`."""
         return cost * size / self.since if self.each else cost
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A benchmark made ready. `notes` say what a reader must know: sizes, and what was left out and why."""
+    """A prepared benchmark. `notes` are facts that a reader must know: sizes, and omissions with their reasons."""
 
     variants: Sequence[Variant]
     bounds: Sequence[Bound]
@@ -122,7 +122,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A named benchmark. `open` sets up what all its rounds share, and clears it away when the block ends."""
+    """A named benchmark. `open` sets up the shared parts of its rounds, and removes them at the end of the block."""
 
     name: str
     about: str

@@ -1,4 +1,4 @@
-"""Kafka's own tool for measuring a producer, in one transaction."""
+"""Run Kafka's own tool for measuring a producer, in one transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["LIKE_OURS", "run_tool"]
 
 _TIMEOUT_MS = 900_000
 _TELLS = re.compile(r"(?P<rows>\d+) records sent, (?P<speed>[\d.]+) records/sec")
-LIKE_OURS: Mapping[str, str] = {  # Java's names for the settings that our writers take
+LIKE_OURS: Mapping[str, str] = {  # Java's names for the settings of exactsink's writers
     "acks": "all",
     "enable.idempotence": "true",
     "batch.size": "262144",
@@ -24,7 +24,7 @@ LIKE_OURS: Mapping[str, str] = {  # Java's names for the settings that our write
 
 
 def run_tool(bootstrap: str, topic: str, payloads: Path, rows: int, producer: Mapping[str, str] = LIKE_OURS) -> float:
-    """Send so many records, chosen at random from a file's lines; gives the records a second that the tool reports."""
+    """Send so many records, chosen at random from a file's lines. Return the records per second, as reported."""
     settings = {"bootstrap.servers": bootstrap, **producer, "transaction.timeout.ms": str(_TIMEOUT_MS)}
     command = [java(), "-Xmx1g", "-cp", f"{jars(TOOLS)}/*", "org.apache.kafka.tools.ProducerPerformance"]
     command += ["--topic", topic, "--num-records", str(rows), "--throughput", "-1"]

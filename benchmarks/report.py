@@ -1,4 +1,4 @@
-"""Write what was measured: JSON with every round, and a Markdown table with the machine and the command."""
+"""Write the results: JSON with every round, and a Markdown table with the machine and the command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LARGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One benchmark's results, and all that another person needs to repeat them."""
+    """One benchmark's results, with all facts that another person needs to repeat them."""
 
     benchmark: Benchmark
     plan: Plan
@@ -28,13 +28,13 @@ class Report:
     """The command, scale, commit, machine and date."""
 
     def save(self, folder: Path) -> None:
-        """Write `NAME.json` and `NAME.md` into a folder, which is made."""
+        """Write `NAME.json` and `NAME.md` into a folder. It makes the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.benchmark.name}.json").write_text(json.dumps(self.as_json(), indent=1) + "\n")
         (folder / f"{self.benchmark.name}.md").write_text(self.as_markdown())
 
     def as_json(self) -> dict[str, Any]:
-        """Return all values as plain JSON; what is not a number is null."""
+        """Return all values as plain JSON. NaN becomes null."""
         variants = {
             variant: {
                 name: {"median": _plain(statistics.median(values)), "rounds": [_plain(value) for value in values]}
@@ -47,7 +47,7 @@ class Report:
         return {**head, "notes": list(self.plan.notes), "variants": variants, "figures": figures}
 
     def as_markdown(self) -> str:
-        """Return the figures, the medians, and where they come from."""
+        """Return the figures, the medians, and their circumstances."""
         names = list(dict.fromkeys(name for metrics in self.measured.samples.values() for name in metrics))
         rows = [
             [variant, *(_number(statistics.median(m[name])) if name in m else "" for name in names)]
@@ -68,7 +68,7 @@ class Report:
 
 
 def figure_line(figure: Figure) -> str:
-    """Report a figure in a line."""
+    """Return a figure in one line."""
     noise = f"rounds {_number(min(figure.rounds))} to {_number(max(figure.rounds))}"
     return f"{_kept(figure):<6}  {figure.bound} -> {_number(figure.value)}  ({noise})"
 

@@ -1,4 +1,4 @@
-"""Run a plan: every variant in turns, to warm up first, then round by round; medians, and ratios of medians."""
+"""Run a plan: every variant in turns, first to warm up, then round by round. Return medians, and their ratios."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["Figure", "Measured", "run_plan"]
 
 Say = Callable[[str], None]
 _TRIES = 3
-"""How often a variant is run in a round whose peer fails by a known fault of its own."""
+"""How often a variant is run in a round if the peer fails by a known fault of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A bound's value: of the medians, and round by round, which shows the noise."""
+    """A bound's value: from the medians, and round by round, which shows the noise."""
 
     bound: Bound
     value: float
@@ -36,7 +36,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Every variant's metrics, each as its rounds' values in order, and the figures made of them."""
+    """Every variant's metrics, each with its rounds' values in order, and the figures from them."""
 
     samples: Mapping[str, Mapping[str, Sequence[float]]]
     figures: Sequence[Figure]
@@ -47,9 +47,9 @@ class Measured:
 
 
 def run_plan(plan: Plan, warm_ups: int, rounds: int, folder: Path, say: Say) -> Measured:
-    """Measure `rounds` rounds of a plan below `folder`. An error of a variant ends it: half a figure is none.
+    """Measure `rounds` rounds of a plan below `folder`. A variant's error ends it, because half a figure is worthless.
 
-    A KnownFault of a peer does not: that variant is run again, twice at most, and `say` gets the reason.
+    After a KnownFault of a peer, that variant is run again, at most twice, and `say` gets the reason.
     """
     samples: dict[str, dict[str, list[float]]] = {variant.name: {} for variant in plan.variants}
     for number in range(1 - warm_ups, rounds + 1):
@@ -75,7 +75,7 @@ def _measure(variant: Variant, folder: Path) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder, prefix="round-") as scratch:
         work = variant.prepare(Path(scratch))
         gc.collect()
-        os.sync()  # nobody pays for what another variant left to be written
+        os.sync()  # no variant pays for another variant's unwritten pages
         before, started = cpu_reading(), time.perf_counter()
         own = work()
         wall = time.perf_counter() - started

@@ -1,6 +1,6 @@
 """A batch of Parquet into S3, beside Spark's own write by S3A's committers: `python -m benchmarks.s3_committers`.
 
-It runs on Spark 4.0.0, as Maven Central has what binds Spark to these committers for that version; options are those of
+It runs on Spark 4.0.0, because Maven Central has Spark's binding to these committers for it. Its options are those of
 `python -m benchmarks`.
 """
 
@@ -81,7 +81,7 @@ def _theirs(setting: Setting, source: Source, server: S3Server, committer: str, 
 @click.option("--out", default="benchmarks/results", show_default=True, type=click.Path(path_type=Path))
 @click.option("--work", type=click.Path(path_type=Path, exists=True), help="Where to work: the disk that is measured.")
 def main(rounds: int, scale: float, out: Path, work: Path | None) -> None:
-    """Run it, and end with 1 when a bound is missed."""
+    """Run it, and end with 1 if a bound is missed."""
     if pyspark.__version__ != _VERSION:
         python = python_with_spark(_VERSION)
         environment = {**os.environ, "SPARK_HOME": str(spark_home(python)), "PYSPARK_PYTHON": str(python)}

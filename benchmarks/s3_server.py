@@ -1,4 +1,4 @@
-"""The S3 server of benchmarks, Spark's way to it, and a count of what it is asked."""
+"""The S3 server of benchmarks, Spark's settings for it, and a count of its requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Requests", "s3_server", "s3a_settings"]
 
 @contextmanager
 def s3_server(connector: JarSet = S3A) -> Iterator[S3Server]:
-    """Return a running server. A JVM that is started within the block has Spark's S3A connector, and credentials."""
+    """Run a server. A JVM that starts within the block has Spark's S3A connector, and credentials."""
     if SparkSession.getActiveSession() is not None:
         raise RuntimeError("Spark runs already, without its S3A connector: run this benchmark first, or by itself")
     with own_s3() as server:
@@ -28,12 +28,12 @@ def s3_server(connector: JarSet = S3A) -> Iterator[S3Server]:
 
 
 def s3a_settings(server: S3Server) -> Mapping[str, str]:
-    """Return what a running session is set to for a server."""
+    """Return the settings of a running session for a server."""
     return {name.removeprefix("spark.hadoop."): value for name, value in s3a_conf(server).items()}
 
 
 class Requests:
-    """A rule of the proxy that counts requests, and concerns none."""
+    """A rule of the proxy that counts requests, and applies to none."""
 
     def __init__(self) -> None:
         self.count = 0

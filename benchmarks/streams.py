@@ -28,7 +28,7 @@ def own_query(
     rows: list[int],
     subscribers: Sequence[Subscriber] = (),
 ) -> Callable[[], Query]:
-    """Return the start of our job; each epoch's decided rows, those of its first sink, are put into `rows`."""
+    """Return the start of a job of exactsink. It appends each epoch's decided rows of the first sink to `rows`."""
     from exactsink.job.config import JobConfig
     from exactsink.job.config.model import JobSection, SinkSection
     from exactsink.spark.job import Job
@@ -43,7 +43,7 @@ def own_query(
 
 
 def run_query(start: Callable[[], Query], batches: int) -> list[Any]:
-    """Run a query until Spark has reported so many batches, and return what it reports of each."""
+    """Run a query until Spark has reported so many batches, and return these reports."""
     query = start()
     try:
         while (query.lastProgress or {"batchId": -1})["batchId"] < batches - 1:

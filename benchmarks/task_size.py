@@ -1,7 +1,7 @@
-"""What one task takes, by strategy: `python -m benchmarks.task_size` writes 300 MB of rows through each, and prints it.
+"""A task's memory and vote, by strategy: `python -m benchmarks.task_size` writes 300 MB of rows through each.
 
-Memory is what a task's process had resident at most, above one that only made the rows; a vote's bytes go into the
-journal. Both are counted, not timed: load on the machine does not matter.
+Memory is a process's peak resident memory, above a process that only made the rows. A vote's bytes go into the
+journal. Both are counted, not timed, so load on the machine does not matter.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCHEMA = pa.schema({"value": pa.string(), "id": pa.int64()})
 
 
 def rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Return the rows: a text of 128 bytes that does not shrink, and a number of its own where there is one."""
+    """Return the rows: a text of 128 bytes that can't be compressed, and a unique number if the schema has one."""
     first = 0
     for batch in batches(_SIZE):
         numbers = pa.array(range(first, first + batch.num_rows), pa.int64())
@@ -40,7 +40,7 @@ def rows(schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def task(backend: str, options: Mapping[str, Any], staging: str) -> None:
-    """Be the task: write all rows, vote, and print the bytes of the vote and of the memory. "" writes nowhere."""
+    """Run the task: write all rows, vote, and print the bytes of the vote and of the memory. "" writes nowhere."""
     vote, schema = 0, _SCHEMA if backend != "kafka" else pa.schema([_SCHEMA.field(0)])
     if backend:
         model = Registry(installed_plugins()).load(backend, backend)
@@ -58,7 +58,7 @@ def task(backend: str, options: Mapping[str, Any], staging: str) -> None:
 
 
 def main() -> None:
-    """Measure each strategy in a process of its own."""
+    """Measure each strategy in its own process."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         postgres = stack.enter_context(postgres_server.serving())

@@ -83,10 +83,10 @@ entry has its place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: the command has done its work; or `run` was stopped, and ended after its epoch",
-    EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, the same command goes on",
+    EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, and the same command continues",
     128 + signal.SIGHUP: "a second signal, SIGHUP, ended it at once, as a crash does; nothing decided is lost",
     128 + signal.SIGTERM: "a second signal, SIGTERM, ended it at once, as a crash does; nothing decided is lost",
-    errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, the same command is safe",
+    errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, and the same command is safe",
 }
 
 

@@ -1,4 +1,4 @@
-"""One module a benchmark, each with its `BENCHMARK`."""
+"""One module for each benchmark, with its `BENCHMARK`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The coordinator alone: fsyncs per epoch, and the time beside them."""
+"""The coordinator alone: fsyncs per epoch, and the remaining time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
 
 
 def run_epochs(driver: EpochDriver, epochs: int) -> None:
-    """Run epochs whose tasks cost nothing."""
+    """Run epochs with tasks that cost nothing."""
     schemas = {name: pa.schema([]) for name in driver.sinks}
     for _ in range(epochs):
         driver.epoch(schemas, _votes)

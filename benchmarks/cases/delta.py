@@ -1,4 +1,4 @@
-"""Delta tables: rows a second beside our own Parquet files, and the commit of an epoch on a table of many files."""
+"""Delta tables: rows per second beside exactsink's Parquet files, and an epoch's commit on a table of many files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an epoch without Spark grows: with its participants, and with those of them that are lost and written again."""
+"""How an epoch without Spark grows: with its participants, and with lost participants that are written again."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _memory(setting: Setting) -> Iterator[Path]:
 
 
 class _Losing(NullBackend):
-    """Loses so many participants at each epoch's first commit."""
+    """Lose so many participants at each epoch's first commit."""
 
     def __init__(self, lost: int) -> None:
         super().__init__(BackendOptions())
@@ -109,7 +109,7 @@ class _LosingCommitter(NullCommitter):
 
 
 class _Epochs:
-    """So many epochs of so many participants."""
+    """Run so many epochs of so many participants."""
 
     def __init__(self, memory: Path, participants: int, lost: int, epochs: int, size: int) -> None:
         self._memory = memory

@@ -110,7 +110,7 @@ def _open_decisions(setting: Setting) -> Iterator[Plan]:
 def _journals(
     setting: Setting, sizes: Sequence[int], built: Build
 ) -> Iterator[tuple[dict[str, dict[int, str]], dict[tuple[str, int], Path]]]:
-    """Build journals of all sizes in every store; give the variants' names by store and size, and the places."""
+    """Build journals of all sizes in every store. Return the variants' names by store and size, and the places."""
     openers, _ = journal_stores()
     with tempfile.TemporaryDirectory(dir=memory_folder(setting.folder), prefix="exactsink-growth-") as memory:
         places = {(kind, size): Path(memory, f"{kind}-{size}") for kind in openers for size in sizes}
@@ -120,12 +120,12 @@ def _journals(
 
 
 def _sizes(sizes: Sequence[int], setting: Setting) -> Sequence[int]:
-    """Leave out what a smaller scale has no time for; three sizes stay."""
+    """Leave out sizes for which a smaller scale has no time. Three sizes stay."""
     return [size for size in sizes if size <= sizes[-1] * setting.scale or size in sizes[:3]]
 
 
 def _build_decisions(place: Path, participants: int) -> int:
-    """Build a journal that keeps as much as it ever will; return how many decisions that are."""
+    """Build a journal that keeps as many decisions as it ever will. Return their number."""
     memory = InMemory()
     journal = Journal(memory, keep_epochs=_KEEP, keep_bytes=_KEEP_BYTES, wait=never)
     generation = journal.claim("benchmark", "benchmark").generation
@@ -138,7 +138,7 @@ def _build_decisions(place: Path, participants: int) -> int:
 
 
 class _Decided:
-    """A start, and as many decisions as bring a trim with them."""
+    """A start, and as many decisions as cause a trim."""
 
     def __init__(self, built: Path, participants: int, kept: int) -> None:
         self._built = built

@@ -76,7 +76,7 @@ def _open_sinks(setting: Setting) -> Iterator[Plan]:
 
 
 def _sizes(sizes: Sequence[int], setting: Setting) -> Sequence[int]:
-    """Leave out what a smaller scale has no time for; two sizes stay."""
+    """Leave out sizes for which a smaller scale has no time. Two sizes stay."""
     return [size for size in sizes if size <= sizes[-1] * setting.scale or size in sizes[:2]]
 
 

@@ -1,4 +1,4 @@
-"""The journal, short and long: opening, appending, listing and starting must not grow with what it has seen."""
+"""The journal, short and long: opening, appending, listing and starting must not grow with its length."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
                 build(opener(built), size, keep)
                 variants.append(Variant(f"{kind} {size:,}", Used(opener, built, keep)))
             few, kept, many = (f"{kind} {sizes[index]:,}" for index in (0, 1, -1))
-            # From `keep` epochs on a journal keeps equally many records, so nothing may grow.
+            # From `keep` epochs on, a journal keeps the same number of records, so nothing may grow.
             bounds += [Bound(metric, many, kept, at_most=1.5) for metric in ("open_ms", "append_ms", "list_ms")]
             bounds += [Bound("append_ms", many, few, at_most=2), Bound("open_ms", many, few)]
             starts = (_FEW, setting.scaled(_STARTS, least=200))
@@ -76,13 +76,13 @@ def _open(setting: Setting) -> Iterator[Plan]:
 
 
 def memory_folder(folder: Path) -> Path:
-    """Find where syncs cost nothing: 100,000 epochs are built there, then copied to where they are measured."""
+    """Find a folder where syncs cost nothing: 100,000 epochs are built there, then copied to the measured place."""
     memory = Path("/dev/shm")
     return memory if memory.is_dir() and os.access(memory, os.W_OK) else folder
 
 
 def journal_stores() -> tuple[Mapping[str, Opener], list[str]]:
-    """Return the stores that are there, and say which is not."""
+    """Return the available stores, and name the missing ones."""
     stores: dict[str, Opener] = {"local": lambda folder: LocalStore(folder)}
     try:
         from exactsink.protocol.journal.stores.sql import SqlStore
@@ -98,7 +98,7 @@ def journal_stores() -> tuple[Mapping[str, Opener], list[str]]:
 
 
 class InMemory:
-    """Where journals are built, however long: they are copied from here into the store that is measured."""
+    """The place where journals of any length are built. They are copied from here into the measured store."""
 
     def __init__(self) -> None:
         self._entries: dict[int, bytes] = {}
@@ -125,7 +125,7 @@ class InMemory:
             self._entries.pop(seq, None)
 
     def close(self) -> None:
-        """Hold nothing."""
+        """Do nothing."""
 
     def copy_into(self, store: JournalStore) -> None:
         for seq, data in self._entries.items():
@@ -143,7 +143,7 @@ def build(store: JournalStore, epochs: int, keep: int) -> None:
 
 
 def build_starts(store: JournalStore, starts: int, keep: int, *, decides: bool) -> None:
-    """Start again and again, each time with a handle of its own: one epoch, or none, and a clean end."""
+    """Start repeatedly, each time with a new handle: one epoch, or none, and a clean end."""
     memory = InMemory()
     for epoch in range(starts):
         journal, generation = start(memory, keep)
@@ -154,7 +154,7 @@ def build_starts(store: JournalStore, starts: int, keep: int, *, decides: bool) 
 
 
 def start(store: JournalStore, keep: int) -> tuple[Journal, int]:
-    """Do what a driver's start does with its journal."""
+    """Use the journal as a driver's start does."""
     journal = Journal(store, keep_epochs=keep, wait=never)
     journal.read()
     claim = journal.claim("benchmark", "benchmark", Identity("benchmark", checkpoint="/some/where", sinks=_BOUND))
@@ -177,7 +177,7 @@ def _committables(sink: str, epoch: int, partitions: int) -> tuple[Committable, 
 
 
 class Used:
-    """A copy of a built journal in each round, so that its length stays: opened, listed, and appended to."""
+    """Open, list, and append to a copy of a built journal in each round, so that its length stays the same."""
 
     def __init__(self, opener: Opener, built: Path, keep: int) -> None:
         self._keep = keep
@@ -208,7 +208,7 @@ class Used:
 
 
 class Started:
-    """A copy of a built journal in each round, and a few starts more."""
+    """Run a few more starts on a copy of a built journal in each round."""
 
     def __init__(self, opener: Opener, built: Path, keep: int) -> None:
         self._opener = opener

@@ -31,7 +31,7 @@ Chosen = Literal["plain", "fast"]
 
 
 class _Run:
-    """What all variants share: the rows, and the topic of the day."""
+    """The shared parts of all variants: the rows, and the present topic."""
 
     def __init__(self, served: Served, spark: SparkSession, rows: int) -> None:
         self.served = served
@@ -40,7 +40,7 @@ class _Run:
         self.rows = rows
 
     def timed(self, work: Callable[[], None], transactions: int) -> Work:
-        """Return the work with everybody's CPU time."""
+        """Return the work, with the CPU time of all processes."""
 
         def filled() -> Metrics:
             work()
@@ -85,7 +85,7 @@ def _bounds() -> list[Bound]:
 
 
 def _frame(spark: SparkSession, rows: int) -> DataFrame:
-    """Make keys and values out of nothing, binary as Kafka's are: nobody has to make bytes of texts."""
+    """Generate keys and values in binary, as Kafka's are, so that no variant has to encode texts."""
     number = F.col("id").cast("string")
     value = F.lpad(number, _VALUE, "0123456789abcdef").cast("binary")
     return spark.range(0, rows, 1, _TASKS).select(number.cast("binary").alias("key"), value.alias("value"))

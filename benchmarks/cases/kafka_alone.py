@@ -1,4 +1,4 @@
-"""Writing to Kafka from one process, in one transaction, beside Kafka's own tool for that."""
+"""Write to Kafka from one process, in one transaction, beside Kafka's own tool for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.producer_performance import LIKE_OURS, run_tool
 
 __all__ = ["BENCHMARK"]
 
-_A_BATCH = 10_000  # as Spark hands them over
+_A_BATCH = 10_000  # as Spark passes them on
 _TOOL = "ProducerPerformance"
 
 

@@ -1,4 +1,4 @@
-"""Small epochs in Kafka, without Spark: committing many participants, and where a small epoch's time goes."""
+"""Small epochs in Kafka, without Spark: the commit of many participants, and the parts of a small epoch's time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _commits(target: Target, times: int, *, fresh: bool) -> Work:
 
 
 def _prepared(job: HandJob) -> tuple[int, Sequence[Committable]]:
-    """Write an epoch as so many tasks do, some at a time."""
+    """Write an epoch as so many tasks do, some at the same time."""
     epoch, ticket = job.open(_PARTICIPANTS)
     batch = small_batch()
 
@@ -117,7 +117,7 @@ def _epochs(target: Target, name: str, times: int) -> Work:
 
 
 def _epoch(job: HandJob) -> dict[str, list[float]]:
-    """Run an epoch; give the milliseconds of its parts, one of each participant."""
+    """Run an epoch. Return the milliseconds of its parts, each for one participant."""
     look = _looked(job)
     started = time.perf_counter()
     epoch, ticket = job.open(2)
@@ -132,7 +132,7 @@ def _epoch(job: HandJob) -> dict[str, list[float]]:
 
 
 def _looked(job: HandJob) -> float:
-    """Read the mark as the core does; give the milliseconds."""
+    """Read the mark as the core does. Return the milliseconds."""
     started = time.perf_counter()
     if job.context.lineage:
         job.committer.mark()

@@ -1,4 +1,4 @@
-"""Upserts into MariaDB, half of them updates: staged rows are applied, beside what driver and server have for it."""
+"""Upserts into MariaDB, half of them updates: apply staged rows, beside the driver's and the server's own means."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PARTS, _CHUNK = 4, 10_000
 
 
 class _Target:
-    """A table in which every second row stands before each run, with other values; all rows are there after it."""
+    """A table that has every second row before each run, with other values, and all rows after it."""
 
     def __init__(self, server: MariaDBServer, rows: int) -> None:
         self.rows, self._server = rows, server
@@ -48,7 +48,7 @@ class _Target:
         )
 
     def half(self) -> None:
-        """Fill it, and write all that is dirty: by a restart, which is what InnoDB has for it."""
+        """Fill it, and write all dirty pages by a restart, which is InnoDB's only way."""
         fill = f"SELECT 2 * seq, 'before', REPEAT('-', 100) FROM seq_0_to_{self.rows // 2 - 1}"
         statements = ["TRUNCATE upserted", f"INSERT INTO upserted {fill}", "ANALYZE TABLE upserted"]
         self._server.execute(*statements, database=self.name)

@@ -1,7 +1,7 @@
-"""What a sink's mark costs an epoch, in milliseconds, and beside an epoch of 100,000 rows through Spark.
+"""The cost of a sink's mark for an epoch, in milliseconds, and beside an epoch of 100,000 rows through Spark.
 
-That is the time in the mark's calls; for Kafka, where its requests are on their way beside others, the time of a small
-epoch less that of one without a mark.
+It is the time in the mark's calls. For Kafka, which sends a mark's requests beside others, it is the time of a small
+epoch minus the time of an epoch without a mark.
 """
 
 from __future__ import annotations
@@ -46,9 +46,7 @@ __all__ = ["BENCHMARK"]
 
 _ROWS = 100_000
 _SMALL = 100
-_PARTICIPANTS = (
-    2  # as many tasks as run at a time: here one after the other, and the one whose marks took longer counts
-)
+_PARTICIPANTS = 2  # as many tasks as run at a time, but one after the other; the slower marks count
 _MOST_MS = 10
 _MOST_SHARE = 0.05
 _TABLE = "name text, text text"
@@ -60,15 +58,15 @@ _CALLS: Sequence[tuple[type, Sequence[str]]] = (
     (MarkFolder, ("read", "sync", "begin", "finish")),
     (Marks, ("create", "newest", "add", "proven", "trim")),
 )
-"""All that is called for marks and for nothing else."""
+"""All calls that are only for marks."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Road:
-    """A backend and strategy whose marks are measured.
+    """A backend and strategy with marks to be measured.
 
-    `fresh(folder)` makes an empty target, with its backend; `filled` is called with what a run must have left: rows and
-    participants. `unmarked` makes the same backend without marks, for those that are compared with it.
+    `fresh(folder)` makes an empty target, with its backend. `filled` is called with the expected numbers of rows and
+    participants. `unmarked` makes the same backend without marks, for a comparison.
     """
 
     name: str
@@ -86,7 +84,7 @@ def _driver(backend: Backend, folder: Path) -> EpochDriver:
 
 
 class _NoMark(KafkaOptions):
-    """A Kafka sink that keeps no mark, though it has a topic."""
+    """A Kafka sink that keeps no mark, although it has a topic."""
 
     @property
     def marked_topic(self) -> str | None:
@@ -130,7 +128,7 @@ def _roads(target: Target, postgres: postgres_server.Served) -> list[_Road]:
 
     def table(strategy: Any, folder: Path) -> Backend:
         name = f"t_{folder.name.replace('-', '_')}".lower()
-        postgres.make(name, f"id bigint, {_TABLE}")  # the same rows come each epoch
+        postgres.make(name, f"id bigint, {_TABLE}")  # each epoch has the same rows
         return postgres.backend(name, postgres.tcp, strategy)
 
     def topic(folder: Path) -> Backend:
@@ -182,7 +180,7 @@ def _left(road: _Road, epochs: int) -> None:
 
 
 def _small_epoch(driver: EpochDriver, batch: pa.RecordBatch, clock: Callable[[], float]) -> float:
-    """Run an epoch; give what a clock says of the driver and of the participant that took longer."""
+    """Run an epoch. Return the times of the driver, and of the slower participant."""
     backend = driver.sinks["sink"].backend
     spent: list[float] = []
 
@@ -227,7 +225,7 @@ def _batch(road: _Road) -> pa.RecordBatch:
 
 @contextmanager
 def _timed() -> Iterator[list[float]]:
-    """Collect the seconds of each of `_CALLS` that is made, but not of one within another."""
+    """Collect the seconds of each call of `_CALLS`, but not of a call within another."""
     seconds: list[float] = []
     depth = 0
 

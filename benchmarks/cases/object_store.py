@@ -1,4 +1,4 @@
-"""Files in S3: rows a second, the commit of many uploads, and what one large file takes of a task's memory."""
+"""Files in S3: rows per second, the commit of many uploads, and a task's memory for one large file."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _by_spark(setting: Setting, source: Source, sides: Sides, server: S3Server) 
 
 
 def _timed(sides: Sides, run: Callable[[], object]) -> Work:
-    """Add what all but the server took: on local disks there is none."""
+    """Add the CPU time of all processes but the server, because local disks have no server."""
 
     def work() -> Metrics:
         run()
@@ -108,7 +108,7 @@ def _timed(sides: Sides, run: Callable[[], object]) -> Work:
 
 
 def counted(server: S3Server) -> Callable[[Path], int]:
-    """Return what counts the rows of a round: those of the files that are visible."""
+    """Return a function that counts the rows of a round, in the visible files."""
     return lambda folder: _rows_below(server.folder / "data" / bucket(server, folder) / "out")
 
 

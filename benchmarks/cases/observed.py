@@ -1,4 +1,4 @@
-"""What logs and metrics cost a small epoch: a job with Prometheus metrics and a log in JSON, and one with neither."""
+"""The cost of logs and metrics for a small epoch: a job with Prometheus and a JSON log, and a job without both."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
 
 
 def _query(frame: DataFrame, folder: Path, batches: int, level: int | None) -> Metrics:
-    """Run a query, and take the median of the times that Spark reports."""
+    """Run a query, and return the median of the times that Spark reports."""
     with _observers(folder / "log.jsonl", level) as subscribers:
         start = own_query(frame, null_sinks(_SINKS), folder, "0 seconds", [], subscribers)
         counted = run_query(start, batches)[_SETTLING:]
@@ -59,7 +59,7 @@ def _query(frame: DataFrame, folder: Path, batches: int, level: int | None) -> M
 
 @contextmanager
 def _observers(log: Path, level: int | None) -> Iterator[Sequence[Subscriber]]:
-    """Log into this file, and give the subscribers that a job gets then; none without a level."""
+    """Log into this file, and return the subscribers that a job then gets; none without a level."""
     if level is None:
         yield ()
         return

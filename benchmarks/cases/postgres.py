@@ -30,7 +30,7 @@ _STRATEGIES: tuple[Literal["two_phase", "staged"], ...] = ("two_phase", "staged"
 
 
 class _Target:
-    """A table that variants fill: empty before each run, and looked at after it, when the clock stands."""
+    """A table that variants fill: empty before each run, and checked after it, while the clock is stopped."""
 
     def __init__(self, served: Served, table: str, columns: str, frame: DataFrame, rows: int) -> None:
         served.make(table, columns)
@@ -41,14 +41,14 @@ class _Target:
         self._filled = 0
 
     def empty(self) -> None:
-        """Empty it, after a look at what the run before has left."""
+        """Check the rows of the run before, then empty the table."""
         found = self.served.count(self.table)
         assert found == self._filled, f"{found} rows are there, and {self._filled} were written"
         self.served.empty(self.table)
         self._filled = 0
 
     def filled(self) -> Metrics:
-        """Return that a run is over."""
+        """Record that a run is over."""
         self._filled = self.rows
         return {"rows": self.rows}
 
@@ -106,7 +106,7 @@ def _ten_columns(spark: SparkSession, rows: int) -> DataFrame:
 
 def _ours(target: _Target, strategy: Literal["two_phase", "staged"], folder: Path) -> Callable[[Path], Work]:
     sink = Sink("table", "postgres", target.served.backend(target.table, target.served.tcp, strategy), staging="")
-    driver = EpochDriver({"table": sink}, folder)  # one for all rounds: the table knows its journal
+    driver = EpochDriver({"table": sink}, folder)  # one for all rounds, because the table knows its journal
 
     def prepare(scratch: Path) -> Work:
         target.empty()

@@ -34,7 +34,7 @@ _SCHEMA = pa.schema(
         "text": pa.string(),
     }
 )
-_A_BATCH = 10_000  # as Spark hands them over
+_A_BATCH = 10_000  # as Spark passes them on
 _PARTICIPANTS = 60
 _IN_TURN = 4
 
@@ -66,7 +66,7 @@ class _Table:
         return psycopg.connect(self.served.conninfo, autocommit=True)
 
     def load(self) -> None:
-        """Load all rows as one participant does, and commit them without more ado."""
+        """Load all rows as one participant does, and commit them at once."""
         writer = self.backend.writer(self._txn(next(self._epochs), 0), _SCHEMA, self.ticket)
         assert isinstance(writer, LoadingWriter)
         for batch in self.batches:
@@ -91,7 +91,7 @@ class _Table:
         assert self.committer.commit(epoch, votes) == [Committed()] * len(votes)
 
     def _txn(self, epoch: int, partition: int) -> Txn:
-        """Name a participant; each leaves a mark."""
+        """Return a participant's name. Each participant leaves a mark."""
         return Txn("benchmark", epoch, self._name, 1, "0123456789ab", partition, partition)
 
 
@@ -159,7 +159,7 @@ def _server_copy(table: _Table, file: Path) -> None:
 
 
 def _pgpq(table: _Table) -> None:
-    """Load with the same two libraries, and no line of ours."""
+    """Load with the same two libraries, without exactsink's code."""
     encoder = ArrowToPostgresBinaryEncoder(_SCHEMA)
     with table.session() as session, session.cursor() as cursor:
         with cursor.copy(f"COPY {_TABLE} FROM STDIN (FORMAT binary)".encode()) as copy:

@@ -1,4 +1,4 @@
-"""A private PostgreSQL server for benchmarks, set up as one in production is; the same for both sides."""
+"""A private PostgreSQL server for benchmarks, set up as in production, and the same for both sides."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ROLE = "benchmark"
 _SETTINGS = {
     "shared_buffers": "1GB",
     "max_wal_size": "8GB",
-    "min_wal_size": "2GB",  # segments are used again: no variant pays for new ones
-    "checkpoint_timeout": "1h",  # each run begins after a checkpoint, and meets none
-    "autovacuum": "off",  # it would fall into some runs and not into others
+    "min_wal_size": "2GB",  # segments are reused, so no variant pays for new ones
+    "checkpoint_timeout": "1h",  # each run begins after a checkpoint, and has none
+    "autovacuum": "off",  # it would run in some rounds and not in others
     "fsync": "on",
     "synchronous_commit": "on",
     "max_prepared_transactions": str(PARTICIPANTS_AT_MOST),
@@ -45,7 +45,7 @@ class Served:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Return what server it is."""
+        """Describe the server."""
         (version,) = self.server.execute("SHOW server_version")[0]
         settings = ", ".join(f"{name} {value}" for name, value in _SETTINGS.items())
         return [
@@ -56,38 +56,38 @@ class Served:
 
     @property
     def conninfo(self) -> str:
-        """Lead to the database over the socket, as superuser."""
+        """The connection string to the database over the socket, as superuser."""
         return self.server.conninfo(_DATABASE)
 
     @property
     def tcp(self) -> str:
-        """Lead there over TCP, as the role that owns the tables."""
+        """The connection string over TCP, as the role that owns the tables."""
         return f"host=127.0.0.1 port={self.port} dbname={_DATABASE} user={_ROLE} password={self.password}"
 
     @property
     def tcp_url(self) -> str:
-        """The same as a URL."""
+        """The same connection as a URL."""
         return f"postgresql://{_ROLE}:{self.password}@127.0.0.1:{self.port}/{_DATABASE}"
 
     @property
     def jdbc(self) -> Mapping[str, str]:
-        """Lead there over TCP as Spark wants it: options of its `jdbc` format."""
+        """The same connection over TCP as options of Spark's `jdbc` format."""
         url = f"jdbc:postgresql://127.0.0.1:{self.port}/{_DATABASE}?reWriteBatchedInserts=true"
         return {"url": url, "user": _ROLE, "password": self.password, "driver": "org.postgresql.Driver"}
 
     def backend(
         self, table: str, conninfo: str, strategy: Literal["two_phase", "staged"] = "two_phase"
     ) -> PostgresBackend:
-        """Return our backend for a table."""
+        """Return exactsink's backend for a table."""
         given = {"conninfo": conninfo, "table": table, "strategy": strategy}
         return PostgresBackend(PostgresOptions.model_validate(given))
 
     def make(self, table: str, columns: str) -> None:
-        """Make a table of the role's."""
+        """Make a table that the role owns."""
         self._run(sql.SQL("SET ROLE {}").format(sql.Identifier(_ROLE)), f"CREATE TABLE {table} ({columns})")
 
     def empty(self, table: str) -> None:
-        """Empty a table, and write all that is dirty."""
+        """Empty a table, and write all dirty pages."""
         self._run(f"TRUNCATE {table}", "CHECKPOINT")
 
     def count(self, table: str) -> int:
@@ -102,7 +102,7 @@ class Served:
 
 @contextmanager
 def serving() -> Iterator[Served]:
-    """Make and start a server, which is removed when the block ends."""
+    """Make and start a server. It is removed at the end of the block."""
     password = secrets.token_hex(16)
     port = _free_port()
     server = PostgresServer({**_SETTINGS, "listen_addresses": "127.0.0.1", "port": str(port)})

@@ -32,7 +32,7 @@ _OURS, _PSQL, _JDBC = "staged", "psql", "Spark's JDBC and the merge"
 
 
 class _Target:
-    """A table in which every second row stands before each run, with other values; all rows are there after it."""
+    """A table that has every second row before each run, with other values, and all rows after it."""
 
     def __init__(self, served: Served, frame: DataFrame, rows: int) -> None:
         served.make("upserted", _COLUMNS.replace("bigint", "bigint PRIMARY KEY"))
@@ -97,7 +97,7 @@ def _open(setting: Setting, rows_at_most: int) -> Iterator[Plan]:
 
 
 def _write_file(target: _Target, file: Path) -> None:
-    """Have Spark's rows in a file, as the server writes them."""
+    """Write Spark's rows into a file, in the server's own format."""
     target.half()
     _jdbc(target)
     with psycopg.connect(target.served.conninfo) as session:

@@ -56,7 +56,7 @@ def _open(setting: Setting) -> Iterator[Plan]:
 
 
 def _work(bucket: str, size: int, keep: int, requests: Requests) -> Metrics:
-    """Start, and decide some epochs: how long each takes, and how many requests."""
+    """Start, and decide some epochs. Measure the time and the requests of each."""
     _store(bucket).newest()  # the first request connects
     before, began = requests.count, time.perf_counter()
     for _ in range(_TIMES):

@@ -1,4 +1,4 @@
-"""A second sink on the same frame: no second read of the source, and what it adds in time."""
+"""A second sink on the same frame: it causes no second read of the source, and adds so much time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BENCHMARK"]
 
 _WAYS = {"1 sink": (1,), "2 sinks": (2,), "2 jobs": (1, 1)}
-"""How many null sinks each pass feeds: two jobs are the proof that a second read would be seen."""
+"""How many null sinks each pass feeds. Two jobs prove that a second read would be noticed."""
 
 
 @contextmanager
@@ -70,7 +70,7 @@ def _counted(spark: SparkSession, passes: tuple[int, ...], rows: int) -> Callabl
 
 
 class _Counting:
-    """Passes every batch on, and counts its rows."""
+    """Pass every batch on, and count its rows."""
 
     def __init__(self, count: Accumulator[int]) -> None:
         self._count = count

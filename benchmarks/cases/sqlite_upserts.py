@@ -32,7 +32,7 @@ _Rows = Iterable[Sequence[Any]]
 
 
 class _Target:
-    """Copies of a database in which every second row stands, with other values; all rows are there after a run."""
+    """Copies of a database that has every second row, with other values. After a run it has all rows."""
 
     def __init__(self, folder: Path, rows: int) -> None:
         self.rows, self._half = rows, folder / "half.db"
@@ -77,7 +77,7 @@ def _open(setting: Setting, rows_at_most: int) -> Iterator[Plan]:
 
 
 def _by_arrow(frame: DataFrame) -> Iterator[Sequence[Any]]:
-    """Yield a frame's rows, as the driver has them once Spark has sent them in Arrow batches."""
+    """Yield a frame's rows in the driver, after Spark has sent them in Arrow batches."""
     for batch in frame.toArrow().to_batches():
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 

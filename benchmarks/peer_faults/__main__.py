@@ -31,7 +31,7 @@ _PLAYS = (*ours.PLAYS, *flink.PLAYS, *spark_sinks.PLAYS)
 @click.option("--tool", default="", help="Only tools whose name contains this.")
 @click.option("--out", default="benchmarks/results", show_default=True, type=click.Path(path_type=Path))
 def main(tool: str, out: Path) -> None:
-    """Play each fault on each tool. Ends with 1 when ours loses or doubles a row, or when a fault was not played."""
+    """Play each fault on each tool. Ends with 1 if exactsink loses or doubles a row, or if a fault was not played."""
     started = datetime.now(timezone.utc).isoformat(timespec="seconds")
     lines: list[Line] = []
     failed: list[str] = []
@@ -85,5 +85,5 @@ def _versions() -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # clears away what was made
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # removes all temporary files
     main()

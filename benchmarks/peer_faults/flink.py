@@ -26,7 +26,7 @@ _REQUEST = r" \(CommitRequestImpl.*\}\)"
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A job into a topic of its own, and its checkpoints."""
+    """A job into its own topic, with its checkpoints."""
 
     stage: Stage
     topic: str
@@ -43,11 +43,11 @@ class _Job:
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether a checkpoint's rows are committed, and the next ones' transaction is open."""
+        """Return whether a checkpoint's rows are committed, and the next rows' transaction is open."""
         return 0 < self.seen.total() < 2 * ROWS_AN_EPOCH and self.held  # a checkpoint may come between an epoch's rows
 
     def restored(self) -> str:
-        """Run it to its end, from its last complete checkpoint; return what it reported."""
+        """Run it to its end, from its last complete checkpoint. Return its report."""
         whole = [metadata.parent for metadata in self._checkpoints.glob("*/*/_metadata")]
         newest = max(whole, key=lambda folder: int(folder.name.removeprefix("chk-")))
         code, printed = self.run.whole(f"restore={newest}")

@@ -1,6 +1,6 @@
 """A transform that holds one task of one epoch in the middle of its batch until its JVM is killed, once.
 
-`spark.faults.folder` of the session is where its mark is left.
+Its mark is left in the session's `spark.faults.folder`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["CONF", "EPOCH", "hold", "mark"]
 
 EPOCH = 1
 CONF = {"spark.faults.folder": "{folder}", "spark.sql.execution.arrow.maxRecordsPerBatch": "50"}
-"""The session's settings, `{folder}` being the play's."""
+"""The session's settings. `{folder}` is the play's folder."""
 _PARTITION = 1
 
 
 def mark(folder: Path) -> Path:
-    """Name the file that is there once the task holds."""
+    """Return the file that exists once the task holds."""
     return folder / "holds"
 
 
 def hold(frame: DataFrame) -> DataFrame:
-    """Pass the frame on; the task holds when it has handed on its rows."""
+    """Pass the frame on. The task holds after it has passed on its rows."""
     folder = frame.sparkSession.conf.get("spark.faults.folder")
     assert folder is not None
     return frame.mapInArrow(_Hold(mark(Path(folder))), frame.schema)

@@ -42,7 +42,7 @@ _WARNING = re.compile(r"WARNING exactsink (\w+) .*\btxn=(\S+)")
 
 @dataclass(frozen=True, slots=True)
 class _First:
-    """A job's first sink, beside Postgres: its name, its part of the file, and what readers of its target see."""
+    """A job's first sink, beside Postgres: its name, its part of the file, and its target's visible rows."""
 
     name: str
     target: str
@@ -94,7 +94,7 @@ def _in_batch(of: Callable[[Stage], _First], stage: Stage) -> Played:
         return stage.holds and first.undecided() and len(stage.asked(_PREPARED)) == 1
 
     with _drivers(stage) as drivers:
-        driver = drivers.start(job)  # with a JVM of its own, which is killed with it
+        driver = drivers.start(job)  # with its own JVM, which is killed with it
         driver.until(one_task_is_done, "a task that holds while another has voted")
         driver.send(signal.SIGKILL)
         driver.end()
@@ -136,7 +136,7 @@ def _job(stage: Stage, sinks: str, job: str = "") -> Path:
 
 
 def _postgres(stage: Stage, table: str) -> str:
-    """Return the sink, which has its table's name: the database has the marks of all plays, by their sinks."""
+    """Return the sink. It has its table's name, because the database has the marks of all plays, by their sinks."""
     return _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
 
 
@@ -147,6 +147,6 @@ def _drivers(stage: Stage) -> Iterator[Drivers]:
 
 
 def _reported(printed: str) -> str:
-    """Return what a job that ended well warned of, and for how many participants."""
+    """Return the warnings of a job that ended well, and for how many participants."""
     events = Counter(event for event, _ in set(_WARNING.findall(printed)))
     return "; ".join(["exit 0", *([f"{event} x {count}" for event, count in sorted(events.items())] or ["no warning"])])

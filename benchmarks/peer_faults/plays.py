@@ -1,4 +1,4 @@
-"""What a play is: a tool, a fault, and what readers of its targets see when all has been started again."""
+"""A play: a tool, a fault, and the rows that readers of its targets see after everything was started again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 FILES = 3 * PARTICIPANTS
-"""The source's files, of three epochs: the one before the fault, the one with it, and one after it."""
+"""The source's files, of three epochs: before the fault, with it, and after it."""
 OURS = "exactsink"
 TIMED_OUT = "decided, killed before the commit, and the broker's transaction timeout passes"
 IN_BATCH = "kill -9 in the middle of a batch, after some of its rows reached the target"
@@ -43,7 +43,7 @@ BETWEEN = "kill -9 after the first sink's write, before the second's"
 
 
 class FaultError(Exception):
-    """A fault that was not played as it has to be: its result says nothing."""
+    """A fault was not played as it should be, so its result means nothing."""
 
 
 def require(true: bool, what: str) -> None:
@@ -54,7 +54,7 @@ def require(true: bool, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where a play takes place: a new folder of its own. All plays share the servers, and the JVM of our drivers."""
+    """The place of a play: its own new folder. All plays share the servers, and the JVM of exactsink's drivers."""
 
     folder: Path
     kafka: Kafka
@@ -71,7 +71,7 @@ class Stage:
         return self.kafka.new_topic("faults", PARTICIPANTS)
 
     def in_topic(self, topic: str) -> Counter[int]:
-        """Count how often a reader of what is committed sees each row."""
+        """Count how often a reader of committed records sees each row."""
         return Counter(json.loads(record.value or b"")["id"] for record in self.kafka.rows(topic))
 
     @property
@@ -95,7 +95,7 @@ class Stage:
         return held.mark(self.folder).exists()
 
     def new_table(self, name: str) -> str:
-        """Make a table without a key: a row that comes twice is there twice."""
+        """Make a table without a key, so that a row that comes twice is in it twice."""
         self.postgres.make(name, "id bigint, kind text, amount float8")
         return name
 
@@ -104,14 +104,14 @@ class Stage:
         return Counter(number for (number,) in self.asked(f"SELECT id FROM {name}"))
 
     def asked(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask the database."""
+        """Query the database."""
         with psycopg.connect(self.postgres.conninfo) as session:
             return session.execute(query.encode()).fetchall()
 
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What a play came to: how often each target's readers see each id, and what the tool reported."""
+    """The result of a play: how often each target's readers see each id, and the tool's report."""
 
     expected: Counter[int]
     targets: Mapping[str, Counter[int]]
@@ -120,7 +120,7 @@ class Played:
 
 @dataclass(frozen=True, slots=True)
 class Play:
-    """One tool under one fault. `act` raises FaultError when the fault was not played."""
+    """One tool under one fault. `act` raises FaultError if the fault was not played."""
 
     tool: str
     fault: str
@@ -142,7 +142,7 @@ class Line:
 
     @property
     def is_ours(self) -> bool:
-        """Return whether it is held to the promise."""
+        """Return whether the promise applies to it."""
         return self.tool.startswith(OURS)
 
     @property

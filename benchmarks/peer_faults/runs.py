@@ -1,4 +1,4 @@
-"""Programs that are killed, with all that they started, once a condition has come true."""
+"""Programs that are killed, with all their children, once a condition is true."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLED = -signal.SIGKILL
 
 
 class Run:
-    """A program that is started again and again, each time with a log of its own; a Spark driver on a warm JVM."""
+    """A program that is started repeatedly, each time with a new log; a Spark driver on a warm JVM."""
 
     def __init__(self, command: Sequence[str], folder: Path, jvm: WarmJvm | None = None) -> None:
         self._command = command
@@ -27,21 +27,21 @@ class Run:
         self._count = 0
 
     def killed_when(self, condition: Callable[[], bool], what: str, *more: str) -> None:
-        """Start it, and `kill -9` it with all its children once the condition holds. It must not end before.
+        """Start it, and `kill -9` it with all its children once the condition is true. It must not end before.
 
-        A driver has a JVM of its own, which is killed with it.
+        A driver has its own JVM, which is killed with it.
         """
         with self._started(more, {}) as process:
             process.until(condition, what)
 
     def dies(self, *more: str, code: int = KILLED) -> None:
-        """Start it; it must die by its own fault, as this exit code says. Its children are killed with it."""
+        """Start it. It must die by its own fault, with this exit code. Its children are killed with it."""
         with self._started(more, self._address) as process:
             ended = process.exit_code()
             require(ended == code, f"it died with {code}: {ended}, {process.reported[-3000:]}")
 
     def whole(self, *more: str) -> tuple[int, str]:
-        """Run it to its end; return its exit code and all that it, and its JVM meanwhile, printed."""
+        """Run it to its end. Return its exit code, and its output with its JVM's."""
         before = len(self._in_jvm)
         with self._started(more, self._address) as process:
             return process.exit_code(), process.reported + self._in_jvm[before:]

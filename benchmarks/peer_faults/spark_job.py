@@ -1,4 +1,4 @@
-"""A job as one writes it with Spark's own sinks: `python -m benchmarks.peer_faults.spark_job FOLDER SPEC`.
+"""A usual job with Spark's own sinks: `python -m benchmarks.peer_faults.spark_job FOLDER SPEC`.
 
 SPEC is JSON: `kafka` and `jdbc` are these sinks' options, `files` and `delta` are folders. One `foreachBatch` writes to
 them in this order; `kafka` or `delta` alone is Spark's own stream sink. `kill` names a file: if it does not exist yet,
@@ -27,7 +27,7 @@ __all__ = ["CONNECTORS", "PACKAGES", "main"]
 PACKAGES = f"{COORDINATES},org.postgresql:postgresql:42.7.14"
 _BUNDLED = "com.google.code.findbugs:jsr305,org.scala-lang.modules:scala-parallel-collections_2.13"  # Spark has them
 CONNECTORS = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": _BUNDLED}
-"""What a JVM is started with; one that runs has them or not."""
+"""Settings of a JVM's start. A running JVM has them or not."""
 _CONF = {
     "spark.master": "local[2]",
     "spark.ui.enabled": "false",
@@ -37,7 +37,7 @@ _CONF = {
 
 
 def main(folder: Path, spec: Mapping[str, Any]) -> None:
-    """Run the job until all that its source has is written."""
+    """Run the job until all rows of its source are written."""
     spark = _session(folder, spec.get("conf", CONNECTORS))
     reader = spark.readStream.schema("id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>")
     frame = held.hold(reader.option("maxFilesPerTrigger", PARTICIPANTS).json(str(folder / "source")))

@@ -80,7 +80,7 @@ def _delta(stage: Stage) -> Played:
 
 
 def _delta_and_kafka(stage: Stage) -> Played:
-    """No txnAppId, as most jobs have none. With it, Delta would skip the batch's second write."""
+    """Make it without txnAppId, as most jobs do. With it, Delta would skip the batch's second write."""
     topic, fired = stage.new_topic(), str(stage.folder / "fired")
     held.mark(stage.folder).touch()  # no task holds
     spec = {"delta": str(stage.folder / "delta"), "kafka": _to_topic(stage, topic), "kill": fired}
@@ -111,7 +111,7 @@ PLAYS = (
 
 
 def _run(stage: Stage, python: Path | None = None, **spec: Any) -> Run:
-    """Make the job's runs; another Python has its own Spark, which the warm JVM is not of."""
+    """Make the job's runs. Another Python has its own Spark, so it can't use the warm JVM."""
     write_source(stage.folder, FILES)
     program = ["-m", "benchmarks.peer_faults.spark_job", str(stage.folder), json.dumps(spec)]
     if python is None:
@@ -129,7 +129,7 @@ def _to_table(stage: Stage, table: str) -> Mapping[str, str]:
 
 
 def _whole(run: Run) -> str:
-    """Run to the end; return the exit code, and what it warned of."""
+    """Run to the end. Return the exit code, and the warnings."""
     code, printed = run.whole()
     require(code == 0, f"the job ends well: {code}, {printed[-3000:]}")
     return "; ".join([f"exit {code}", *(dict.fromkeys(_PROBLEM.findall(printed)) or ["no warning"])])

@@ -1,4 +1,4 @@
-"""The table of all plays, as JSON and Markdown, with all that another person needs to repeat it."""
+"""The table of all plays, as JSON and Markdown, with all facts that another person needs to repeat it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMNS = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "rep
 
 
 def save(lines: Sequence[Line], failed: Sequence[str], notes: Mapping[str, Any], folder: Path) -> None:
-    """Write `peer_faults.json` and `peer_faults.md` into a folder, which is made. `failed` have no result."""
+    """Write `peer_faults.json` and `peer_faults.md` into a folder. It makes the folder. `failed` have no result."""
     folder.mkdir(parents=True, exist_ok=True)
     found = {"lines": [asdict(line) for line in lines], "failed": list(failed), **notes}
     (folder / f"{_NAME}.json").write_text(json.dumps(found, indent=1) + "\n")

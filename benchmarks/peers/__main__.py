@@ -40,9 +40,9 @@ _LINES = {
 def main(
     only: tuple[str, ...], warm_ups: int, rounds: int, scale: float, out: Path, work: Path | None, strict: bool
 ) -> None:
-    """Run the lines of the table, and say which bounds are missed.
+    """Run the lines of the table, and print the missed bounds.
 
-    Ends with 1 when a line fails: rows are missing in a target, or a variant can't run.
+    Ends with 1 if a line fails: rows are missing in a target, or a variant can't run.
     """
     failures: dict[str, str] = {}
     sizes = Sizes("benchmarks.peers", warm_ups, rounds, scale, out, work)

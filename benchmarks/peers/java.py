@@ -1,4 +1,4 @@
-"""Java of the benchmarks' own: compiled where it runs. A runtime of Java has no compiler, so one comes from Maven."""
+"""The benchmarks' own Java code, compiled before it runs. A Java runtime has no compiler, so Maven brings one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMPILER = "org.eclipse.jdt:ecj:3.33.0"
 
 
 def compile_java(sources: Path, path: str, classes: Path) -> None:
-    """Compile a folder's files into another one. The class path has the compiler, and what they need."""
+    """Compile a folder's files into another folder. The class path has the compiler, and their libraries."""
     command = [java(), "-cp", path, "org.eclipse.jdt.internal.compiler.batch.Main", "-17", "-nowarn", "-proc:none"]
     files = map(str, sorted(sources.glob("*.java")))
     done = subprocess.run([*command, "-d", str(classes), *files], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Our side as a user has it: a job's file, `Job.from_toml`, `start`, every option at its default."""
+"""exactsink's side, as users have it: a job's file, `Job.from_toml`, `start`, every option at its default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["job_of_file", "job_of_sink", "stream_job", "triggers"]
 
 
 def stream_job(spark: SparkSession, source: Source, make: Callable[[], Job]) -> list[int]:
-    """Run a job until all of the source is read, an epoch a trigger; gives each trigger's milliseconds."""
+    """Run a job until all of the source is read, with one epoch per trigger. Return each trigger's milliseconds."""
     job = make()
     try:
         query = job.start(source.stream(spark))
@@ -44,7 +44,7 @@ def triggers(progress: Sequence[Any], epochs: int) -> list[int]:
 
 
 def job_of_file(folder: Path, backend: str, **options: object) -> Job:
-    """Make a job with one sink out of a file, as `exactsink run` does."""
+    """Make a job with one sink from a file, as `exactsink run` does."""
     from exactsink.spark.job import Job
 
     document = {
@@ -57,7 +57,7 @@ def job_of_file(folder: Path, backend: str, **options: object) -> Job:
 
 
 def job_of_sink(folder: Path, sink: Sink) -> Job:
-    """Make a job around a sink that no plugin offers: a yardstick."""
+    """Make a job with a sink that no plugin offers, as a yardstick."""
     from exactsink.spark.job import Job
 
     section = JobSection(name=_name(), checkpoint=str(folder / "checkpoint"))

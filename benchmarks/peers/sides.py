@@ -1,4 +1,4 @@
-"""Who takes part in a run, and what each of them spent: CPU microseconds a row, by process."""
+"""The processes of a run, and the CPU microseconds per row of each."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["FLINK", "SPARK", "TOOL", "Sides", "bounded"]
 
 SPARK = frozenset({"driver", "jvm", "workers", "server"})
 FLINK = frozenset({"driver", "flink", "server"})
-TOOL = frozenset({"driver", "server"})  # its own time is the driver's, who runs it
+TOOL = frozenset({"driver", "server"})  # its time is in the driver's, because the driver runs it
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The rows that every variant writes, and processes by id: `flink`, and the `server` that is written to."""
+    """The rows that every variant writes, and processes by id: `flink`, and the target's `server`."""
 
     rows: int
     named: Mapping[int, str]
 
     def timed(self, taking_part: frozenset[str], work: Callable[[], Metrics | None]) -> Work:
-        """Add each side's CPU time to a work's figures; `cpu_s` is without who stands by, warm, for another variant."""
+        """Add each side's CPU time to a work's figures. `cpu_s` omits processes that only stay warm for others."""
 
         def run() -> Metrics:
             before = cpu_reading()
@@ -38,5 +38,5 @@ class Sides:
 
 
 def bounded(of: str, over: str, at_least: float | None = None) -> list[Bound]:
-    """Bind rows a second, on the wall and per second of CPU time, alike."""
+    """Return the same bound for rows per second of wall time and of CPU time."""
     return [Bound(metric, of, over, at_least=at_least) for metric in ("rows_per_s", "rows_per_cpu_s")]

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 __all__ = ["RECORDS", "ROWS", "Rows", "Source", "epochs_of", "make_source"]
 
 _FILES = 2
-"""How many files an epoch has: as many as cores."""
+"""The files of an epoch: one for each core."""
 
 _START = 1_700_000_000_000_000  # microseconds
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A kind of rows: its columns as `Peer.java` takes them, and how a file of them is made."""
+    """A kind of rows: its columns in the form of `Peer.java`, and a function that makes a file of rows."""
 
     columns: str
     make: Callable[[int, int], pa.Table]
@@ -66,17 +66,17 @@ class Source:
 
     @property
     def flink(self) -> dict[str, Any]:
-        """Return what a job of Flink's needs to read it."""
+        """Return the options with which a job of Flink's reads it."""
         return {"source": self.folder, "columns": self.kind.columns}
 
     @property
     def generator(self) -> dict[str, Any]:
-        """Return what makes as many rows in Flink out of nothing."""
+        """Return the options with which Flink generates as many rows."""
         return {"rows": self.rows, "columns": self.kind.columns}
 
     @property
     def note(self) -> str:
-        """Return what it is."""
+        """Describe it."""
         return (
             f"{self.rows:,} rows ({self.kind.columns}), about 130 bytes each, {self.rows // self.epochs:,} an epoch; "
             f"all read the same Parquet files (snappy), {self.files_an_epoch} an epoch"
@@ -89,13 +89,13 @@ class Source:
 
 
 def epochs_of(scale: float, epochs: int, rows: int) -> tuple[int, int]:
-    """Scale a number of epochs, two at least, then their rows: epochs keep their size as long as that goes."""
+    """Scale the number of epochs first, down to two, and only then their rows."""
     count = max(2, round(epochs * scale))
     return count, max(100, min(rows, round(epochs * rows * scale / count)))
 
 
 def make_source(kind: Rows, folder: Path, epochs: int, rows: int) -> Source:
-    """Write the files of so many epochs of so many rows, and count what is in them."""
+    """Write the files of so many epochs of so many rows, and count the rows in them."""
     folder.mkdir()
     each = max(1, rows // _FILES)
     for number in range(epochs * _FILES):
@@ -123,7 +123,7 @@ def _records(start: int, count: int) -> pa.Table:
 
 
 def _text(seed: int, count: int, width: int) -> pa.Array:
-    """Make hexadecimal digits by chance: texts that do not shrink to nothing, the same each time."""
+    """Make random hexadecimal digits: texts that hardly shrink when compressed, and the same each time."""
     digits = np.random.default_rng(seed).bytes(count * width // 2).hex().encode()
     offsets = np.arange(count + 1, dtype=np.int32) * width
     return pa.StringArray.from_buffers(count, pa.py_buffer(offsets.tobytes()), pa.py_buffer(digits))

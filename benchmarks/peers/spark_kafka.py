@@ -1,4 +1,4 @@
-"""Spark's own Kafka sink, where its jars can be had and fit: there may be none for this Spark yet."""
+"""Spark's own Kafka sink, if there are fitting jars. There may be none for this Spark yet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _VERSION = "4.2.0"  # the newest that Maven Central has
 COORDINATES = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_VERSION}"
 _JARS = JarSet(f"spark-sql-kafka-{_VERSION}", (COORDINATES,))
 _NOT_SPARKS = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
-"""What Spark lacks; all else that these want it has."""
+"""The jars that Spark lacks. It has all their other dependencies."""
 
 
 def why_not(spark: SparkSession, bootstrap: str, topic: str) -> str:
-    """Fetch the jars and write a row; gives what is in the way, or nothing."""
+    """Fetch the jars and write a row. Return the reason if that fails, or nothing."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

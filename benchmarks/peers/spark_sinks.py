@@ -20,7 +20,7 @@ __all__ = ["drain_batch", "stream_into", "stream_through"]
 def stream_into(
     spark: SparkSession, source: Source, folder: Path, format: str, options: Mapping[str, str] | None = None
 ) -> list[int]:
-    """Write all of the source by a stream sink of Spark's; gives each trigger's milliseconds."""
+    """Write all of the source by a stream sink of Spark's. Return each trigger's milliseconds."""
     writer = source.stream(spark).writeStream.format(format).options(**(options or {}))
     return _to_the_end(writer, source, folder)
 
@@ -28,12 +28,12 @@ def stream_into(
 def stream_through(
     spark: SparkSession, source: Source, folder: Path, body: Callable[[DataFrame, int], None]
 ) -> list[int]:
-    """Hand all of the source to a function, batch by batch; gives each trigger's milliseconds."""
+    """Pass all of the source to a function, batch by batch. Return each trigger's milliseconds."""
     return _to_the_end(source.stream(spark).writeStream.foreachBatch(body), source, folder)
 
 
 def drain_batch(frame: DataFrame, number: int) -> None:
-    """Read all rows of a batch in the tasks' Python, and do nothing with them: what a batch costs at least."""
+    """Read all rows of a batch in the tasks' Python, and drop them: the least cost of a batch."""
     frame.mapInArrow(drain, "rows bigint").collect()
 
 

@@ -1,4 +1,4 @@
-"""The table of all lines: ours, each peer, the ratios on the wall and by CPU time, and which bounds are missed."""
+"""The table of all lines: exactsink, each peer, the ratios of wall and CPU time, and the missed bounds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def save_summary(reports: Sequence[Report], failures: Mapping[str, str], folder:
 
 
 def missed(reports: Sequence[Report]) -> list[str]:
-    """Name the bounds that are missed."""
+    """Name the missed bounds."""
     return [
         f"{report.benchmark.name}: {figure.bound} -> {figure.value:.2f}"
         for report in reports

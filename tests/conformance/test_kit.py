@@ -214,7 +214,7 @@ def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ("refrence", [], "no backend refrence is installed"),
         ("shy", [], "backend shy ships no targets for the conformance kit"),
-        ("lost", [], "the targets of backend lost can't be had: ModuleNotFoundError"),
+        ("lost", [], "the targets of backend lost can't be made: ModuleNotFoundError"),
         ("reference", ["many-row"], "there is no scenario many-row; did you mean many-rows?"),
     ],
 )

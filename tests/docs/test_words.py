@@ -50,6 +50,15 @@ HELD_IN_CODE |= {"ask, for query, check or call": 49, "one that, those that": 61
 HELD_IN_CODE["is no, for is not a"] = 38  # "there is no ..." among them
 """The same for messages and docstrings of core and backends."""
 
+READ_AGAIN = [f"core/exactsink/{name}" for name in ("job", "spark", "cli", "operate", "watch", "starters", "protocol")]
+HELD_THERE = dict.fromkeys(HABITS, 0) | {
+    "what, as a noun": 5,  # the name of an error's field, and of a column
+    "ask, for query, check or call": 12,  # the state `not asked`
+    "of which, of whom, whose": 1,
+    "is no, for is not a": 5,
+}
+"""The same for the packages of core that were read like a page."""
+
 
 def prose(text: str) -> str:
     """Return a page without its blocks, its code, its comments and the addresses of its links."""
@@ -72,16 +81,17 @@ def counted(texts: list[str]) -> dict[str, int]:
 
 
 @cache
-def texts_of_code() -> list[str]:
-    """List the strings and docstrings of core and backends, without the code that f-strings hold."""
-    paths = [path for folder in ("core", "backends") for path in sorted((ROOT / folder).rglob("*.py"))]
+def texts_of_code(*folders: str) -> list[str]:
+    """List the strings and docstrings of these folders, without the code that f-strings hold."""
+    paths = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     return [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
 
 
-@pytest.mark.parametrize("habit", HELD_IN_CODE)
+@pytest.mark.parametrize("habit", HABITS)
 def test_a_habit_grows_in_no_message_and_no_docstring(habit: str) -> None:
-    assert counted(texts_of_code())[habit] <= HELD_IN_CODE[habit]
+    assert counted(texts_of_code("core", "backends"))[habit] <= HELD_IN_CODE[habit]
+    assert counted(texts_of_code(*READ_AGAIN))[habit] <= HELD_THERE[habit]
 
 
 @pytest.mark.parametrize("habit", HABITS)

@@ -174,10 +174,10 @@ def test_a_batch_for_which_it_was_not_called_is_named_and_given_again(
     """In the run itself, and by each start after, until the printed command is followed."""
     errors = [by_hand.run(around, first), by_hand.run(_plainly, then), by_hand.run(_plainly, then)]
     if first == then:
-        assert "its journal did not go back in time" in str(errors[0])
+        assert "the journal did not go back in time" in str(errors[0])
     else:
         assert errors.pop(0) is None, "Spark has no batch more that could show it"
-    assert "journal and checkpoint agree on all before" in str(errors[-1])
+    assert "journal and checkpoint agree on all batches before" in str(errors[-1])
     for error in errors:
         assert isinstance(error, LineageError)
         assert f"was not called for {missed}, or its error was caught" in error.what

@@ -65,7 +65,7 @@ class Sparked:
         """Do what `rebase` says is to be done; return what it has shown."""
         assert main(["rebase", str(self.file)]) == 0
         shown = capsys.readouterr().out
-        _, command = shown.split("to go on from what the targets hold: exactsink ")
+        _, command = shown.split("to go on from the targets' marks: exactsink ")
         assert main([*shlex.split(command.splitlines()[0]), "--take-over"]) == 0
         return shown
 

@@ -99,7 +99,7 @@ def test_a_topic_that_grows_while_a_batch_is_cut_off_and_while_a_query_runs(pipe
     pipe.grow(4)
     pipe.fill(_KEYS, (1, 2, 3))
     code, said = runs.run(job)
-    assert (code, "the topic has more partitions than when the batch was planned" in said) == (1, True), said
+    assert (code, "more partitions now than when the unfinished batch was planned" in said) == (1, True), said
     driver = runs.start(pipe.job(trigger="1 second"))
     driver.until(lambda: pipe.in_lake().total() > 400, "rows of the partitions that are new")
     pipe.grow(5)
@@ -184,7 +184,7 @@ def test_rows_that_the_topic_has_lost_stop_the_job_and_say_how_to_go_on(pipe: Pi
     for _ in range(2):
         code, said = runs.run(job)
         assert code == 1, said
-        assert "lacks rows that the checkpoint has still to read" in said
+        assert "lacks rows that the job has not read yet" in said
         assert 'failOnDataLoss = "false"' in said
     assert pipe.written().total() == 200
     runs.whole(pipe.job(more=', failOnDataLoss = "false"'))
@@ -198,9 +198,9 @@ def _cut_off(pipe: Piped) -> None:
 
 
 _BETWEEN_TWO_BATCHES: dict[str, tuple[Callable[[Piped], None], int, str]] = {
-    "cut off": (_cut_off, 1, "lacks rows that the checkpoint has still to read"),
+    "cut off": (_cut_off, 1, "lacks rows that the job has not read yet"),
     "gone": (lambda pipe: pipe.broker.delete_topic(pipe.source), 75, "Kafka lacks the topic"),
-    "made again": (lambda pipe: pipe.make_again(100), 1, "lacks rows that the checkpoint has still to read"),
+    "made again": (lambda pipe: pipe.make_again(100), 1, "lacks rows that the job has not read yet"),
 }
 
 

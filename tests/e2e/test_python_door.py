@@ -198,7 +198,7 @@ def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows:
     made = Job(name="shared", checkpoint=tmp_path / "checkpoint", sinks=sinks, output_mode="update")
     found = {name: [(f.severity, f.message) for f in each] for name, each in made.preflight(rows).findings.items()}
     assert [severity for severity, _ in found["a"]] == ["warning"]
-    assert "gives a key again" in found["a"][0][1]
+    assert "emits a key again" in found["a"][0][1]
     assert any(severity == "warning" and "as sink a does" in message for severity, message in found["b"])
     for name in "ce":
         assert any(severity == "error" and "the job's own folder" in message for severity, message in found[name])
@@ -210,7 +210,7 @@ def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows:
 
 
 def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="relative paths in it"):
+    with pytest.raises(ConfigError, match="relative paths in a file"):
         job.to_toml(tmp_path / "job.toml")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLACE", "lake")

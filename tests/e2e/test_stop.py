@@ -136,7 +136,7 @@ def test_a_commit_that_hangs_is_cut_off_and_finished_by_the_next_start(
     ask(driver)
     assert driver.exit_code() == code, driver.reported
     assert driver.left_behind() == []
-    assert "ended as by a crash; nothing decided is lost, the next start goes on" in driver.reported
+    assert "ended as in a crash; nothing decided is lost, and the next start continues" in driver.reported
     assert ended(tmp_path, 0)
     assert not is_clean(tmp_path)
     assert in_table(tmp_path) == ids(1)

@@ -29,7 +29,7 @@ _ACCOUNT, _KEY = "exactsink", base64.b64encode(b"exactsink-tests-only").decode()
 
 
 class Azurite:
-    """A running server, as those see it who may use it but not stop it."""
+    """A running server, for users who must not stop it."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
@@ -37,13 +37,13 @@ class Azurite:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs in its environment to come here, as the SDK reads it."""
+        """The environment variables with which the SDK connects to this server."""
         endpoint = f"BlobEndpoint=http://127.0.0.1:{self.port}/{_ACCOUNT};"
         account = f"DefaultEndpointsProtocol=http;AccountName={_ACCOUNT};AccountKey={_KEY};"
         return {"AZURE_STORAGE_CONNECTION_STRING": account + endpoint}
 
     def new_bucket(self, stem: str) -> str:
-        """Make a container that no other test has; return its name."""
+        """Make a container with a unique name, and return the name."""
         from azure.storage.blob import BlobServiceClient
 
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
@@ -84,7 +84,7 @@ def _node() -> str:
 
 
 def _installed() -> Path:
-    """Return the program, installed by npm where it is missing, once per machine and version."""
+    """Return the program. If it is missing, install it by npm, once per machine and version."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
     folder = cache / f"azurite-{_VERSION}"
     cache.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ def _installed() -> Path:
 
 
 def own_azurite() -> AbstractContextManager[AzuriteServer]:
-    """Return a running server that the caller may stop, gone at the end."""
+    """Run a server that the caller may stop. It is removed at the end."""
     return owned(AzuriteServer())
 
 

@@ -11,13 +11,13 @@ _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc
 
 
 def make_authority(base: Path) -> Path:
-    """Make an authority: `base`.crt, and `base`.key beside it and return the certificate."""
+    """Make an authority, `base`.crt with `base`.key, and return its certificate."""
     _request(base, f"/CN={base.name}")
     return base.with_suffix(".crt")
 
 
 def make_certificate(authority: Path, base: Path) -> Path:
-    """Make a server's certificate for 127.0.0.1 and localhost: `base`.crt, and `base`.key beside it."""
+    """Make a server's certificate for 127.0.0.1 and localhost: `base`.crt with `base`.key."""
     names = ("-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost")
     _request(base, "/CN=server", "-CA", authority, "-CAkey", authority.with_suffix(".key"), *names)
     return base.with_suffix(".crt")

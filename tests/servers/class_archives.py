@@ -1,6 +1,6 @@
-"""Archives of loaded classes, by which a JVM of tests starts in two thirds of its time: `make setup` makes them.
+"""Archives of loaded classes, with which the tests' JVMs start in two thirds of the time. `make setup` makes them.
 
-They lie in the environment, of whose jars they are. A JVM takes no other's, and a test needs none.
+They are in the Python environment that has the jars. A JVM ignores an archive of other jars, and no test needs one.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ spark.stop()
 
 
 def options(archive: Path) -> tuple[str, ...]:
-    """Return a JVM's options for an archive, where there is one. It says nothing of one of other jars, and goes on."""
+    """Return a JVM's options for an archive, if it exists. The JVM silently ignores an archive of other jars."""
     return (f"-XX:SharedArchiveFile={archive}", "-Xlog:disable") if archive.exists() else ()
 
 
 def main() -> None:
-    """Make both: of a small job, and of a broker that began a transaction."""
+    """Make both archives: from a small job, and from a broker that began a transaction."""
     for archive in (SPARK, BROKER):
         archive.unlink(missing_ok=True)
     from tests.e2e.processes import ENVIRONMENT, QUICK_JAVA
@@ -54,7 +54,7 @@ def main() -> None:
 
 @contextmanager
 def _dumped(archive: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the options of a JVM that makes an archive of what it has loaded when it ends."""
+    """Yield the options of a JVM that archives its loaded classes when it ends."""
     new = archive.with_suffix(".new")
     yield (f"-XX:ArchiveClassesAtExit={new}", "-Xlog:disable")
     new.rename(archive)

@@ -1,6 +1,6 @@
-"""A way to a PostgreSQL server that can break: it hands all bytes on, until a message comes that a trap waits for.
+"""A proxy before a PostgreSQL server. It passes all bytes on, until a message comes that a trap waits for.
 
-It listens on a unix socket of its own and reads the clients' side of the protocol message by message, so that a trap
+It listens on its own unix socket, and reads the clients' side of the protocol message by message, so that a trap
 springs between two messages or between a statement and its answer, never somewhere in a packet.
 """
 
@@ -25,10 +25,10 @@ _READY = b"Z"  # the server's last word on what it was asked
 
 
 class Trap:
-    """Waits for the `nth` message that `pattern` is found in, and springs once.
+    """Wait for the `nth` message in which `pattern` is found, and spring once.
 
-    `before` is called before the server gets that message. Without it the server gets the message, and its answer is
-    swallowed: the connection is cut on both sides instead.
+    `before` is called before the server gets that message. Without it, the server gets the message, and its answer is
+    lost: the connection is cut on both sides instead.
     """
 
     def __init__(self, pattern: bytes, nth: int = 1, before: Callable[[], object] | None = None) -> None:
@@ -39,7 +39,7 @@ class Trap:
         self._lock = threading.Lock()
 
     def takes(self, message: bytes) -> bool:
-        """Return whether this is the message; true only once."""
+        """Return whether this is the message: true only once."""
         if self._pattern.search(message) is None:
             return False
         with self._lock:
@@ -48,10 +48,7 @@ class Trap:
 
 
 class PostgresProxy:
-    """Stands before a server, for any number of connections at a time, also while the server is down.
-
-    `way` is the server as those see it who come this way.
-    """
+    """A proxy before a server, for many connections, even while the server is down. `way` is the server for clients."""
 
     def __init__(self, server: Postgres, folder: Path) -> None:
         self.way = Postgres(folder)
@@ -68,7 +65,7 @@ class PostgresProxy:
         return trap
 
     def close(self) -> None:
-        """Take no more connections; those that are open end with their clients."""
+        """Take no more connections. Open connections end with their clients."""
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listening.close()
@@ -82,7 +79,7 @@ class PostgresProxy:
             server = socket.socket(socket.AF_UNIX)
             try:
                 server.connect(str(self._server))
-            except OSError:  # it is down, which the client sees as a lost connection
+            except OSError:  # the server is down: the client sees a lost connection
                 server.close()
                 client.close()
                 continue
@@ -90,7 +87,7 @@ class PostgresProxy:
 
 
 class _Connection:
-    """One client's connection: a thread each way. Whichever ends first cuts both."""
+    """One client's connection, with a thread for each direction. The first to end cuts both."""
 
     def __init__(self, client: socket.socket, server: socket.socket, traps: Sequence[Trap]) -> None:
         self._client = client
@@ -148,7 +145,7 @@ class _Connection:
 
 
 def _messages(read: Callable[[int], bytes], *, first: bool) -> Iterator[tuple[bytes, bytes]]:
-    """Cut a stream into messages, each with its kind; a client's first one has none. Ends with the stream."""
+    """Cut a stream into messages, each with its kind. A client's first message has none. Ends with the stream."""
     kind = b""
     while first or (kind := read(1)):
         first = False
@@ -160,7 +157,7 @@ def _messages(read: Callable[[int], bytes], *, first: bool) -> Iterator[tuple[by
 
 @contextmanager
 def cutting_proxy(server: Postgres) -> Iterator[PostgresProxy]:
-    """Return a proxy before a server, gone at the end."""
+    """Run a proxy before a server. It is removed at the end."""
     with tempfile.TemporaryDirectory(prefix="exactsink-cut-") as folder:  # a socket's path is short
         proxy = PostgresProxy(server, Path(folder))
         try:

@@ -1,7 +1,7 @@
 """fake-gcs-server, an emulator of Google Cloud Storage, for tests: in memory, on a free port of 127.0.0.1.
 
-It honors `ifGenerationMatch=0` on uploads, and ignores it on compose: `ComposeOnce`, a rule for the proxy before it, is
-that condition as Google's documents have it.
+It honors `ifGenerationMatch=0` on uploads, and ignores it on compose. `ComposeOnce`, a rule for the proxy before it,
+checks that condition as Google's documents describe it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenera
 
 
 class FakeGcs:
-    """A running server, as those see it who may use it but not stop it."""
+    """A running server, for users who must not stop it."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
@@ -40,11 +40,11 @@ class FakeGcs:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs in its environment to come here, as the library reads it."""
+        """The environment variables with which the library connects to this server."""
         return {"STORAGE_EMULATOR_HOST": f"http://127.0.0.1:{self.port}"}
 
     def new_bucket(self, stem: str) -> str:
-        """Make a bucket that no other test has; return its name."""
+        """Make a bucket with a unique name, and return the name."""
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
         status, said = _asked(self.port, "POST", "/storage/v1/b?project=tests", {"name": name})
         assert status == 200, said
@@ -60,7 +60,7 @@ class FakeGcsServer(ServerProcess, FakeGcs):
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-gcs-")), self._ports.numbers[0])
 
     def stop(self) -> None:
-        """Kill it: it forgets all. Idempotent."""
+        """Kill it, with all its data. Idempotent."""
         self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str | Path]:
@@ -78,7 +78,7 @@ class FakeGcsServer(ServerProcess, FakeGcs):
 
 
 class ComposeOnce:
-    """Composes onto a name that nothing has, one at a time; else answers 412, as a condition of Google's does."""
+    """Compose onto an unused name, one at a time; otherwise answer 412, as Google does for the condition."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -106,7 +106,7 @@ def _asked(port: int, method: str, target: str, body: object = None) -> tuple[in
 
 
 def own_fake_gcs() -> AbstractContextManager[FakeGcsServer]:
-    """Return a running server that the caller may stop, gone at the end."""
+    """Run a server that the caller may stop. It is removed at the end."""
     return owned(FakeGcsServer())
 
 

@@ -1,4 +1,4 @@
-"""A file system that takes upper and lower case for one: NTFS as ntfs-3g mounts it with `ignore_case`."""
+"""A file system that ignores case: NTFS, mounted by ntfs-3g with `ignore_case`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["folding"]
 
 @contextmanager
 def folding(folder: Path) -> Iterator[Path]:
-    """Mount one below a folder, gone at the end. Only root may, where there is FUSE."""
+    """Mount one below a folder until the end. Only root can, on a machine with FUSE."""
     if os.getuid() != 0 or not os.access("/dev/fuse", os.W_OK):
         pytest.skip("mounting needs root and /dev/fuse")
     programs, image, root = unpacked("ntfs-3g", "libntfs-3g89"), folder / "image", folder / "mounted"

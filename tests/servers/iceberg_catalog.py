@@ -1,6 +1,6 @@
-"""Iceberg's own REST catalog of its tests, over SQLite and local files: it keeps all in its folder through a crash.
+"""Iceberg's own REST catalog of its tests, over SQLite and local files. Its data in its folder survives a crash.
 
-Its jars come from Maven (35 MB, once per machine), and a compiler for the few lines that start it.
+Its jars come from Maven (35 MB, once per machine), with a compiler for the few lines that start it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _JARS = JarSet("iceberg-rest-1.10.0", (_ICEBERG, f"{_ICEBERG}:tests", *_SERVER, 
 
 
 class RestCatalog(ServerProcess):
-    """A catalog with a new folder of its own, on a port of its own."""
+    """A catalog with its own new folder, on its own port."""
 
     def __init__(self) -> None:
         self._jars = jars(_JARS)

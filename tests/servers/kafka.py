@@ -1,6 +1,6 @@
 """Apache Kafka brokers for tests: one node in KRaft mode, on 127.0.0.1 only, gone with the last process that uses it.
 
-A server dies with the thread that started it, also when its process is killed. One that a whole run shares is kept by
+A server dies with the thread that started it, even if its process is killed. A whole run's shared server is kept by
 `python -m tests.servers.kafka FOLDER`. Each user makes topics and transactional ids of its own.
 """
 
@@ -103,7 +103,7 @@ class KafkaServer(ServerProcess, Kafka):
         return f"127.0.0.1:{self._numbers[listener]}"
 
     def wait_ready(self) -> None:
-        """Wait until it can begin transactions."""
+        """Wait until the broker can begin transactions."""
         super().wait_ready()
         asking = Producer(
             {"bootstrap.servers": self.bootstrap, "transactional.id": "exactsink.tests.ready", "log_level": 0}
@@ -111,11 +111,11 @@ class KafkaServer(ServerProcess, Kafka):
         self._wait(lambda: _begins(asking), f"the broker in {self.folder} to begin transactions")
 
     def stop(self, mode: Literal["kill", "term"] = "term") -> None:
-        """Stop, and wait until it is gone. `kill` is a crash: the next start recovers."""
+        """Stop, and wait for the end. `kill` is a crash: the next start recovers."""
         self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
     def stall(self) -> None:
-        """Stop all its threads where they are: it keeps its connections and answers nothing, until `resume`."""
+        """Suspend its process: it keeps its connections, but answers nothing until `resume`."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -123,7 +123,7 @@ class KafkaServer(ServerProcess, Kafka):
         os.kill(self.pid, signal.SIGCONT)
 
     def _take_copy(self, other: KafkaServer, node: str) -> None:
-        """Have a data folder as if formatted for the same cluster: only the node's and the folder's ids differ."""
+        """Copy a data folder as if it were formatted for the same cluster, with other ids of node and folder."""
         shutil.copytree(other.folder / "data", self.folder / "data")
         meta = self.folder / "data" / "meta.properties"
         own = {"node.id": node, "directory.id": base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")}
@@ -164,17 +164,14 @@ def _begins(asking: Producer) -> bool:
 def own_kafka(
     settings: Mapping[str, str] | None = None, jvm: Sequence[str] = JVM
 ) -> AbstractContextManager[KafkaServer]:
-    """Return a started broker to one owner, who may stop it and start it again. It takes some seconds to make."""
+    """Start a broker for one owner, who may stop it and start it again. It takes some seconds to make."""
     return owned(KafkaServer(settings, jvm=jvm))
 
 
 @contextmanager
 def shared_kafka(basetemp: Path) -> Iterator[Kafka]:
-    """Return the broker that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
-
-    Each user makes topics and transactional ids of its own, and must not change what belongs to the whole broker.
-    """
-    jars()  # here, where an error is seen and time is left
+    """Share one broker among a run's workers. They make their own topics and ids, and must not change the broker."""
+    jars()  # fetched here, where errors are reported and time is left
     with shared(basetemp, "kafka", "tests.servers.kafka") as bootstrap:
         yield Kafka(bootstrap)
 

@@ -1,4 +1,4 @@
-"""A Kafka cluster of three brokers, each controller too: any one may be killed, and what is written stays."""
+"""A Kafka cluster of three brokers, which are also controllers. Any broker may be killed without a loss of data."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ _SETTINGS = {
 
 
 class KafkaCluster(Kafka):
-    """Running brokers, to be stopped and started one by one. Topics have a copy on each; two have to be there."""
+    """Running brokers that can be stopped and started one by one. Each has a copy of each topic; two must run."""
 
     def __init__(self, brokers: list[KafkaServer]) -> None:
         super().__init__(",".join(broker.bootstrap for broker in brokers))
         self.brokers = brokers
 
     def leader(self, topic: str) -> KafkaServer:
-        """Return the broker that leads a topic's partition 0; of Kafka's own topics it coordinates what is in there."""
+        """Return the broker that leads a topic's partition 0. For Kafka's own topics, it is the coordinator."""
         admin = self.admin()
         led = admin.describe_topics(TopicCollection([topic]))[topic].result(30).partitions[0].leader
         return self.brokers[led.id - 1]
 
     def wait_whole(self, *topics: str) -> None:
-        """Wait until all brokers have all that is in these topics, and in Kafka's own: any one may go then."""
+        """Wait until all brokers have all data of these topics and Kafka's own. Then any broker may be killed."""
         named = TopicCollection([*topics, "__consumer_offsets", "__transaction_state"])
         admin = self.admin()
 
         def whole() -> bool:
             try:
                 found = [answer.result(30) for answer in admin.describe_topics(named).values()]
-            except KafkaException:  # the answer went with a connection: a broker has just been stopped
+            except KafkaException:  # the answer was lost, because a broker has just been stopped
                 return False
             return all(len(partition.isr) == COPIES for topic in found for partition in topic.partitions)
 
@@ -54,7 +54,7 @@ class KafkaCluster(Kafka):
 
 @contextmanager
 def own_cluster(settings: Mapping[str, str] | None = None, release: JarSet = BROKER) -> Iterator[KafkaCluster]:
-    """Return a started cluster to one owner. It takes about 10 seconds to make."""
+    """Start a cluster for one owner. It takes about 10 seconds to make."""
     given = {**_SETTINGS, **(settings or {})}
     with ExitStack() as stack:
         ports = {node: Ports(2) for node in range(1, COPIES + 1)}

@@ -1,6 +1,6 @@
 """The jars of Apache Kafka for tests: fetched once per version by Maven, and kept outside the tree.
 
-EXACTSINK_TESTS_KAFKA in the environment is the brokers' version for a whole run, say 4.0.0. The tools' version stays.
+EXACTSINK_TESTS_KAFKA in the environment is the brokers' version for a whole run (say 4.0.0). The tools' version stays.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ _LOGS = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Some artifacts (group:artifact:version), and the folder's name that they are kept under.
-
-    They come with all they need, or `alone`. A classifier stands behind the version.
-    """
+    """Artifacts (group:artifact:version[:classifier]) in a folder, with their dependencies, or `alone`."""
 
     name: str
     artifacts: tuple[str, ...]
@@ -45,7 +42,7 @@ TOOLS = JarSet(f"kafka-tools-{TOOLS_VERSION}", (f"org.apache.kafka:kafka-tools:{
 
 
 def java() -> str:
-    """Find the java to run brokers with."""
+    """Find the java for brokers."""
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if found is None:
@@ -54,9 +51,9 @@ def java() -> str:
 
 
 def jars(wanted: JarSet = BROKER) -> Path:
-    """Return the folder that holds the jars, and fetch them where it is missing: 44 MB, once per machine and version.
+    """Return the folder with the jars. If it is missing, fetch them: 44 MB, once per machine and version.
 
-    The folder is there whole or not at all. Of processes that come at the same time one fetches, the others wait.
+    The folder is complete or missing. If several processes need it at the same time, one fetches, and the others wait.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
     folder = cache / wanted.name
@@ -71,7 +68,7 @@ def jars(wanted: JarSet = BROKER) -> Path:
 
 
 def _fill(wanted: JarSet, folder: Path) -> None:
-    for left in folder.parent.glob(f"{wanted.name}.new-*"):  # of a process that was killed: the lock is ours
+    for left in folder.parent.glob(f"{wanted.name}.new-*"):  # a killed process left it: this process has the lock
         shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(prefix=f"{wanted.name}.new-", dir=folder.parent))
     try:

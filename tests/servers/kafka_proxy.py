@@ -1,4 +1,4 @@
-"""A way to a Kafka broker that can break: it hands requests and answers on, until one that carries rows is struck."""
+"""A proxy before a Kafka broker. It passes requests and answers on, but strikes some requests with rows."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["FAULTS", "KafkaProxy"]
 
 _PRODUCE = 0
 FAULTS = ("lost", "before", "late", "slow")
-"""The broker does the work and its answer is lost; it never gets the request; it gets it once the client has gone on
-over another connection; it gets it late."""
+"""The broker does the work, and its answer is lost; it never gets the request; it gets the request after the client has
+continued over another connection; it gets the request late."""
 
 
 class KafkaProxy:
-    """Stands before a broker that advertises `port`. Each request with rows is struck with a `chance`, by its seed.
+    """A proxy before a broker that advertises `port`. It strikes each request with rows with a `chance`, by its seed.
 
-    `slow` is how many seconds each answer waits at most, one behind the other.
+    Each answer waits up to `slow` seconds, one after the other.
     """
 
     def __init__(self, port: int, broker: str, seed: int) -> None:
@@ -78,13 +78,13 @@ class KafkaProxy:
 
 
 def _message(stream: object) -> bytes:
-    """Read a whole message, with its length; nothing at the stream's end."""
+    """Read a whole message, with its length; empty at the stream's end."""
     length = stream.read(4)  # type: ignore[attr-defined]
     return length + stream.read(struct.unpack(">i", length)[0]) if len(length) == 4 else b""  # type: ignore[attr-defined]
 
 
 def _until_cut(way: object, client: socket.socket, broker: socket.socket, lost: set[bytes]) -> None:
-    """Hand on in one direction; whichever ends cuts both."""
+    """Pass bytes on in one direction. The first end cuts both directions."""
     with suppress(OSError):
         way(client, broker, lost)  # type: ignore[operator]
     for end in (client, broker):

@@ -1,4 +1,4 @@
-"""A Kafka broker that talks TLS, wants passwords and has access rules: what a user was not allowed is refused."""
+"""A Kafka broker with TLS, passwords and access rules. It refuses operations that a user was not allowed."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _ANSWER = 30  # seconds
 
 @dataclass(frozen=True)
 class SecureKafka:
-    """A broker with a SASL_SSL listener; `ca` signed its certificate, `wrong_ca` did not.
+    """A broker with a SASL_SSL listener. `ca` signed its certificate, `wrong_ca` did not.
 
-    No user may do anything before `allow`. `server` is the same broker by its plain listener, where all is allowed.
+    No user may do anything before `allow`. `server` is the same broker through its plain listener, which allows all.
     """
 
     server: KafkaServer
@@ -46,9 +46,9 @@ class SecureKafka:
         return self.server.address(_LISTENER)
 
     def allow(self, user: str, operation: str, kind: str, name: str, *, prefix: bool = False) -> None:
-        """Let a user do an operation (WRITE, DESCRIBE, ...) on a TOPIC, GROUP, TRANSACTIONAL_ID or BROKER of that name.
+        """Allow a user an operation (WRITE, DESCRIBE, ...) on a TOPIC, GROUP, TRANSACTIONAL_ID or BROKER of that name.
 
-        In effect when this returns. `prefix`: on all whose names begin so. The cluster's own name is kafka-cluster.
+        In effect when this returns. `prefix`: on all names that begin so. The cluster's own name is kafka-cluster.
         """
         pattern = ResourcePatternType.PREFIXED if prefix else ResourcePatternType.LITERAL
         rule = (
@@ -70,7 +70,7 @@ class SecureKafka:
 
 @contextmanager
 def secure_kafka(settings: Mapping[str, str] | None = None) -> Iterator[SecureKafka]:
-    """Return a started broker to one owner. It takes some seconds to make."""
+    """Start a broker for one owner. It takes some seconds to make."""
     with tempfile.TemporaryDirectory(prefix="exactsink-kafka-keys-") as folder:
         keys = Path(folder)
         authority, foreign = make_authority(keys / "ca"), make_authority(keys / "wrong")
@@ -99,5 +99,5 @@ def _secured(keystore: Path) -> dict[str, str]:
         f"{listener}.ssl.keystore.type": "PEM",
         f"{listener}.ssl.keystore.location": str(keystore),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",  # whoever comes by the plain listeners: this server itself, and its tests
+        "super.users": "User:ANONYMOUS",  # clients of the plain listeners: this server itself, and its tests
     }

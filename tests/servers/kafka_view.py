@@ -1,4 +1,4 @@
-"""What a test sees of a running Kafka: topics of its own, and an independent reading of what is committed."""
+"""A test's view of a running Kafka: its own topics, and an independent reading of committed records."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Record:
 
 
 class Kafka:
-    """A running broker, as those see it who may use it but not stop it."""
+    """A running broker, for users who must not stop it."""
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap  # host:port, the same after each restart
@@ -43,7 +43,7 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # its calls raise
 
     def new_topic(self, stem: str, partitions: int = 2, copies: int = 1, **configs: str) -> str:
-        """Make a topic that no other test has, and wait until it takes records; return its name.
+        """Make a topic with a unique name, wait until it takes records, and return the name.
 
         A config's dots are underscores here: `max_message_bytes="1000"`.
         """
@@ -52,20 +52,20 @@ class Kafka:
         return name
 
     def make_topic(self, name: str, partitions: int = 2, copies: int = 1, **configs: str) -> None:
-        """Make a topic of this name, one that was deleted, say; as `new_topic` does."""
+        """Make a topic of this name, for example one that was deleted, in the same way as `new_topic`."""
         admin = self.admin()
         settings = {key.replace("_", "."): value for key, value in configs.items()}
         admin.create_topics([NewTopic(name, partitions, copies, config=settings)])[name].result(_ANSWER)
         wait_until(lambda: _led(admin, name) == partitions, f"topic {name} to have leaders")
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic, and wait until it is gone."""
+        """Delete a topic, and wait until it no longer exists."""
         admin = self.admin()
         admin.delete_topics([topic])[topic].result(_ANSWER)
         wait_until(lambda: _led(admin, topic) == 0, f"topic {topic} to be gone")
 
     def settle(self) -> None:
-        """Wait until all transactions that are decided by now are so for readers too, in all their partitions."""
+        """Wait until readers see the end of all transactions that are decided by now, in all their partitions."""
         client = KafkaAdminClient(bootstrap_servers=self.bootstrap)
 
         def decided() -> set[str]:
@@ -79,10 +79,10 @@ class Kafka:
             client.close()
 
     def rows(self, topic: str) -> list[Record]:
-        """Read all that is committed now, from every partition's first record to where an open transaction begins.
+        """Read all records that are committed now, in every partition up to the first open transaction.
 
-        Ordered by partition and offset. What was committed before the call is there: Kafka answers a commit before its
-        rows can be seen, which is waited for. A read that could not be made whole raises: it never gives fewer rows.
+        Ordered by partition and offset. It has all records that were committed before the call: Kafka answers a commit
+        before its rows are visible, so this waits for them. A read that can't be completed raises; it never omits rows.
         """
         self.settle()
         ends = self._ends(topic, IsolationLevel.READ_COMMITTED)
@@ -104,13 +104,13 @@ class Kafka:
             consumer.close()
 
     def held(self, topic: str) -> bool:
-        """Return whether an open transaction holds readers back in any partition; one that was decided does not."""
+        """Return whether an open transaction holds readers back in any partition. A decided transaction does not."""
         self.settle()
-        highs = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)  # first: what comes after it holds nothing back
+        highs = self._ends(topic, IsolationLevel.READ_UNCOMMITTED)  # first: a later one holds nothing back
         return any(end < highs[number] for number, end in self._ends(topic, IsolationLevel.READ_COMMITTED).items())
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Return where each partition ends for readers of what is committed."""
+        """Return each partition's end for readers of committed records."""
         self.settle()
         return self._ends(topic, IsolationLevel.READ_COMMITTED)
 
@@ -127,7 +127,7 @@ class Kafka:
             try:
                 found.update({place.partition: answer.result(_ANSWER).offset for place, answer in answers.items()})
             except KafkaException as error:
-                if error.args[0].code() not in (5, 6, 74, 75):  # no leader yet, or another one than was known
+                if error.args[0].code() not in (5, 6, 74, 75):  # no leader yet, or a new one
                     raise
             return bool(found)
 
@@ -136,7 +136,7 @@ class Kafka:
 
 
 def _read(consumer: Consumer, topic: str, ends: Mapping[int, int]) -> list[Record]:
-    """Read until every partition's end was passed: by a record, or by the client's word that none is before it."""
+    """Read until every partition's end was passed, by a record, or because the client reports that none is left."""
     passed = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=_ANSWER)[0] for n in ends}
     consumer.assign([TopicPartition(topic, number, first) for number, first in passed.items()])
     records: list[Record] = []

@@ -1,6 +1,6 @@
 """A server that all workers of a test run share, started by the first user and gone with the last.
 
-Its keeper is a process that waits until the kernel says that no user is left, however each of them ended. The server's
+Its keeper is a process that waits until the kernel reports that no user is left, however each one ended. The server's
 module is the keeper's program: `python -m MODULE FOLDER NAME RELEASE` calls `keep`.
 """
 
@@ -36,7 +36,7 @@ def shared(basetemp: Path, name: str, module: str, release: str = "") -> Iterato
 
 
 def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> None:
-    """Report the users a running server's address, wait until no process holds their lock any more, and remove it."""
+    """Report a running server's address to its users, wait until no process holds their lock, and remove the server."""
     place = folder / f"{name}.place"
     with open(folder / f"{name}.users", "a") as users:
         written = folder / f"{name}.place.new"
@@ -44,7 +44,7 @@ def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> N
         written.rename(place)
         fcntl.flock(users, fcntl.LOCK_EX)
         place.unlink()
-        remove()  # under the lock: whoever comes now waits, and starts another
+        remove()  # under the lock: a new user waits, and starts another server
 
 
 def _start_keeper(folder: Path, name: str, module: str, release: str) -> None:
@@ -67,4 +67,4 @@ def _start_keeper(folder: Path, name: str, module: str, release: str) -> None:
         return place.exists()
 
     wait_until(ready, f"the tests' shared {name} to start", _BUILT_WITHIN)
-    keeper.returncode = 0  # not this process's to wait for: it ends after it
+    keeper.returncode = 0  # this process does not wait for it, because it ends later

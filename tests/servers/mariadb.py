@@ -1,7 +1,7 @@
 """MariaDB servers for tests: private, on a unix socket only, and gone with the last process that uses them.
 
-A server dies with the thread that started it, also when its process is killed. One that a whole run shares is kept by
-`python -m tests.servers.mariadb FOLDER NAME`. Its release is Debian's, or EXACTSINK_TESTS_MARIADB (say 11.4).
+A server dies with the thread that started it, even if its process is killed. A whole run's shared server is kept by
+`python -m tests.servers.mariadb FOLDER NAME`. Its release is Debian's, or EXACTSINK_TESTS_MARIADB (for example 11.4).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS = {"innodb-buffer-pool-size": "64M", "innodb-log-file-size": "32M", "ma
 
 
 class MariaDB:
-    """A running server, as those see it who may use it but not stop it."""
+    """A running server, for users who must not stop it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class MariaDB:
         return self.folder / "socket"
 
     def url(self, database: str, user: str = "root") -> str:
-        """Return SQLAlchemy's URL. There is no password: the socket's folder is the lock."""
+        """Return SQLAlchemy's URL, without a password, because the socket's folder protects the server."""
         return f"mysql+pymysql://{user}@localhost/{database}?unix_socket={self.socket}"
 
     def connect(self, database: str | None = None) -> pymysql.Connection[Any]:
@@ -51,21 +51,21 @@ class MariaDB:
         )
 
     def execute(self, *statements: str, database: str | None = None) -> list[Any]:
-        """Run statements, in autocommit and as root; return the last one's rows."""
+        """Run statements, in autocommit and as root. Return the last statement's rows."""
         with closing(self.connect(database)) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)
             return list(cursor.fetchall())
 
     def new_database(self, stem: str) -> str:
-        """Make a database that no other test has and return its name."""
+        """Make a database with a unique name, and return the name."""
         name = f"{stem}_{uuid.uuid4().hex[:12]}"
         self.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
         return name
 
 
 class MariaDBServer(ServerProcess, MariaDB):
-    """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end."""
+    """A server with its own new data folder: `start` and `stop` it at will, `remove` it at the end."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-maria-")))
@@ -76,7 +76,7 @@ class MariaDBServer(ServerProcess, MariaDB):
         self._prepare([program("mariadb-install-db"), "--no-defaults", *self._place, *options])
 
     def stop(self, mode: Literal["fast", "kill"] = "fast") -> None:
-        """Stop, and wait until it is gone. `kill` is a crash: the next start recovers."""
+        """Stop, and wait for the end. `kill` is a crash: the next start recovers."""
         self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
     @property
@@ -100,22 +100,19 @@ class MariaDBServer(ServerProcess, MariaDB):
 
 
 def own_mariadb(settings: Mapping[str, str] | None = None) -> AbstractContextManager[MariaDBServer]:
-    """Return a started server to one owner, who may stop it and start it again. It takes some seconds to make."""
+    """Start a server for one owner, who may stop it and start it again. It takes some seconds to make."""
     return owned(MariaDBServer(settings))
 
 
 @contextmanager
 def shared_mariadb(basetemp: Path) -> Iterator[MariaDB]:
-    """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
-
-    Each user makes databases of its own, and must not change what belongs to the whole server.
-    """
+    """Share one server among a run's workers. They make their own databases, and must not change the server."""
     with shared(basetemp, "mariadb", "tests.servers.mariadb") as folder:
         yield MariaDB(Path(folder))
 
 
 def program(name: str, release: str = RELEASE) -> str:
-    """Find a program of a release's; without one, of the server that is installed: Debian's is on root's PATH only."""
+    """Find a program of a release; without one, of the installed server. Debian's is only on root's PATH."""
     if release:
         programs = unpacked_release("mariadb", release)
         return str(
@@ -128,7 +125,7 @@ def program(name: str, release: str = RELEASE) -> str:
 
 
 def _server_user() -> dict[str, Any]:
-    """Return as whom the server runs: it refuses to be root's."""
+    """Return the user that the server runs as, because it refuses to run as root."""
     return {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.geteuid() == 0 else {}
 
 

@@ -1,4 +1,4 @@
-"""Programs out of Debian's packages, which are not installed: no service starts."""
+"""Programs from Debian's packages. The packages are only unpacked, so that no service starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["unpacked"]
 
 
 def unpacked(*packages: str) -> Path:
-    """Return a folder with what these packages hold; fetched once, also by several at a time."""
+    """Return a folder with these packages' files. They are fetched once, even if several processes come at once."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink" / "-".join(packages)
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)

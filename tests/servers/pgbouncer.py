@@ -1,4 +1,4 @@
-"""PgBouncer in front of a PostgreSQL server of the tests: on a unix socket only, and gone with who started it."""
+"""PgBouncer before a PostgreSQL server of the tests: on a unix socket only, and gone with its starter."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SETTINGS = {"max_client_conn": "500", "default_pool_size": "30", "server_idle_ti
 
 
 class PgBouncer(ServerProcess, Postgres):
-    """A pooler with a folder of its own: `start` and `kill` it at will, `remove` it at the end."""
+    """A pooler with its own folder: `start` and `kill` it at will, `remove` it at the end."""
 
     def __init__(self, server: Postgres, pool_mode: str, **settings: str) -> None:
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pool-")), PORT)
         self.pool_mode = pool_mode
-        # The server's user may not look into the folder where packages are unpacked.
+        # The server's user must not read the folder where packages are unpacked.
         self._program = shutil.copy(unpacked("pgbouncer") / "usr/sbin/pgbouncer", self.folder)
         given = {"unix_socket_dir": str(self.folder), "listen_port": PORT, "listen_addr": "", "pool_mode": pool_mode}
         given |= {"auth_type": "trust", "auth_file": str(self.folder / "users"), **SETTINGS, **settings}
@@ -41,11 +41,11 @@ class PgBouncer(ServerProcess, Postgres):
                 shutil.chown(path, "postgres", "postgres")
 
     def kill(self) -> None:
-        """End it as a crash does: its clients and its server's sessions see a broken connection. Idempotent."""
+        """End it as a crash does: its clients and its server see broken connections. Idempotent."""
         self._end(signal.SIGKILL)
 
     def show(self, what: str) -> list[dict[str, Any]]:
-        """Ask its console."""
+        """Query its console."""
         with psycopg.Connection.connect(
             self.conninfo("pgbouncer"), autocommit=True, row_factory=psycopg.rows.dict_row
         ) as console:
@@ -67,5 +67,5 @@ class PgBouncer(ServerProcess, Postgres):
 
 
 def own_pgbouncer(server: Postgres, pool_mode: str, **settings: str) -> AbstractContextManager[PgBouncer]:
-    """Return a started pooler to one owner, who may kill it and start it again."""
+    """Start a pooler for one owner, who may kill it and start it again."""
     return owned(PgBouncer(server, pool_mode, **settings))

@@ -1,4 +1,4 @@
-"""TCP ports for servers of tests that stop and start again: nobody else gets them meanwhile."""
+"""TCP ports for servers of tests that stop and start again. Nobody else gets the ports meanwhile."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _TRIES = 200
 
 
 class Ports:
-    """Some free ports on 127.0.0.1, this process's until `close` or until its end.
+    """Some free ports on 127.0.0.1, which belong to this process until `close`, or until its end.
 
-    They are `among` these, else below those that the kernel gives to clients: a client that asks a stopped server's
-    port again and again would at last be connected to itself. A name in the kernel's abstract socket namespace holds
-    each against other test processes, also while no server listens.
+    They are `among` these, or else below the kernel's ports for clients. A client that calls a stopped server's
+    port repeatedly would in the end be connected to itself. A name in the kernel's abstract socket namespace keeps
+    other test processes from each port, even while no server listens.
     """
 
     def __init__(self, count: int, among: range | None = None) -> None:
@@ -27,7 +27,7 @@ class Ports:
         self.numbers = [self._take(among) for _ in range(count)]
 
     def close(self) -> None:
-        """Let others have them. Idempotent."""
+        """Release the ports. Idempotent."""
         self._held.close()
 
     def _take(self, among: range) -> int:

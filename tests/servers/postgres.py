@@ -1,7 +1,7 @@
 """PostgreSQL servers for tests: private, on a unix socket only, and gone with the last process that uses them.
 
-A server dies with the process that started it, also when that is killed. One that a whole run shares is kept by
-`python -m tests.servers.postgres FOLDER NAME RELEASE`. Its release is Debian's, or EXACTSINK_TESTS_POSTGRES (say 18).
+A server dies with the process that started it, even if that is killed. A whole run's shared server is kept by
+`python -m tests.servers.postgres FOLDER NAME RELEASE`. Its release is Debian's, or EXACTSINK_TESTS_POSTGRES.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ SETTINGS = {"max_prepared_transactions": "64", "max_connections": "200", "shared
 
 
 class Postgres:
-    """A running server, as those see it who may use it but not stop it."""
+    """A running server, for users who must not stop it."""
 
     def __init__(self, folder: Path, port: str = PORT) -> None:
         self.folder = folder
-        self.port = port  # names the socket too
+        self.port = port  # also the socket's name
 
     def url(self, database: str = "postgres", role: str = "postgres", password: str = "") -> str:
-        """Return SQLAlchemy's URL. Any password is right: the socket's folder is the lock."""
+        """Return SQLAlchemy's URL. Any password is right, because the socket's folder protects the server."""
         secret = f":{password}" if password else ""
         return f"postgresql+psycopg://{role}{secret}@/{database}?host={self.folder}"
 
@@ -63,7 +63,7 @@ class Postgres:
         return f"host={self.folder} dbname={database} user={role}{there}"
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run a statement, in autocommit and as the server's superuser; return its rows."""
+        """Run a statement, in autocommit and as the server's superuser. Return its rows."""
         with psycopg.connect(self.conninfo(database), autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
@@ -75,7 +75,7 @@ class Postgres:
         return self.url(name)
 
     def new_database(self, stem: str) -> str:
-        """Make a database that no other test has and return its connection string."""
+        """Make a database with a unique name, and return its connection string."""
         name = f"{stem}_{uuid.uuid4().hex[:12]}"
         self.create_database(name)
         return self.conninfo(name)
@@ -84,7 +84,7 @@ class Postgres:
 class PostgresServer(ServerProcess, Postgres):
     """A server with a new data folder of its own: `start` and `stop` it at will, `remove` it at the end.
 
-    As a standby `of` another it begins as that one is now, and follows it once it is started.
+    As a standby `of` another server, it begins with that server's present data, and follows it once it is started.
     """
 
     _crash = signal.SIGQUIT
@@ -93,7 +93,7 @@ class PostgresServer(ServerProcess, Postgres):
         self, settings: Mapping[str, str] | None = None, of: Postgres | None = None, release: str = RELEASE
     ) -> None:
         self._programs = programs(release)
-        # Not in pytest's folder: a socket's path is short, and the server's user must get there.
+        # Not in pytest's folder, because a socket's path must be short, and the server's user must read it.
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-pg-")), (settings or {}).get("port", PORT))
         self._settings = {**SETTINGS, **(settings or {}), "unix_socket_directories": str(self.folder)}
         if "user" in server_user():
@@ -106,7 +106,7 @@ class PostgresServer(ServerProcess, Postgres):
         self._prepare(command)
 
     def stop(self, mode: Literal["smart", "fast", "immediate"] = "fast") -> None:
-        """Stop, and wait until it is gone. `immediate` is a crash: the next start recovers."""
+        """Stop, and wait for the end. `immediate` is a crash: the next start recovers."""
         self._end(SIGNALS[mode])
 
     def save(self, name: str) -> None:
@@ -144,23 +144,20 @@ class PostgresServer(ServerProcess, Postgres):
 def own_postgres(
     settings: Mapping[str, str] | None = None, of: Postgres | None = None, release: str = RELEASE
 ) -> AbstractContextManager[PostgresServer]:
-    """Return a started server to one owner, who may stop it and start it again. It takes a second or two to make."""
+    """Start a server for one owner, who may stop it and start it again. It takes a second or two to make."""
     return owned(PostgresServer(settings, of, release))
 
 
 @contextmanager
 def shared_postgres(basetemp: Path, release: str = RELEASE) -> Iterator[Postgres]:
-    """Return the server that all workers of this test run share; `basetemp` is pytest's. The last user's end stops it.
-
-    Each user makes databases of its own, and must not change what belongs to the whole server.
-    """
-    programs(release)  # here, where an error is seen and time is left
+    """Share one server among a run's workers. They make their own databases, and must not change the server."""
+    programs(release)  # fetched here, where errors are reported and time is left
     with shared(basetemp, f"postgres{release}", "tests.servers.postgres", release) as folder:
         yield Postgres(Path(folder))
 
 
 def programs(release: str = RELEASE) -> Path:
-    """Find a release's programs; the newest ones without: where Debian keeps them, else on the PATH."""
+    """Find a release's programs, or the newest ones: in Debian's folder, or else on the PATH."""
     if release:
         return unpacked_release("postgres", release)
     versions = {p.parent.parent.name: p.parent for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")}
@@ -174,13 +171,13 @@ def programs(release: str = RELEASE) -> Path:
 
 
 def client(name: str, of: Path | None = None) -> Path:
-    """Find a client of the server's. Where its release came without any, the newest release's knows it, too."""
+    """Find a client of the server. If its release has none, the newest release's client also works."""
     own = (of or programs()) / name
     return own if own.exists() else unpacked_release("postgres", "18-pypi") / name
 
 
 def server_user() -> dict[str, Any]:
-    """Return as whom the server runs: it refuses to be root's."""
+    """Return the user that the server runs as, because it refuses to run as root."""
     if os.geteuid() != 0:
         return {}
     return {"user": "postgres", "group": "postgres", "extra_groups": []}

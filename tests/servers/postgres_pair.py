@@ -19,7 +19,7 @@ __all__ = ["Pair", "fail_over", "halt"]
 
 
 class Pair(Postgres):
-    """Two places with a server each; who connects finds the primary, whichever of them it is."""
+    """Two places with a server each. A client finds the primary in either place."""
 
     def __init__(self, stack: ExitStack) -> None:
         super().__init__(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="exactsink-pg-"))))
@@ -33,13 +33,13 @@ class Pair(Postgres):
         return f"host={hosts} dbname={database} user={role} target_session_attrs=read-write"
 
     def new(self, of: PostgresServer | None) -> PostgresServer:
-        """Make a server, or a standby of another; it has no place, and is not started."""
+        """Make a server, or a standby of another server. It has no place, and is not started."""
         server = PostgresServer(of=of)
         self._stack.callback(server.remove)
         return server
 
     def standby(self) -> PostgresServer:
-        """Start a standby, for which every commit waits from now on; promoted, it waits for none."""
+        """Start a standby, for which every commit waits from now on. Once promoted, it waits for none."""
         self._wait_for("")
         standby = self.new(self.primary)
         self._put(standby, lambda found: found != self.primary.folder)
@@ -50,7 +50,7 @@ class Pair(Postgres):
         return standby
 
     def took_over(self, standby: PostgresServer) -> None:
-        """Take a standby that was promoted for the primary; where it has no place, it gets the primary's."""
+        """Take a promoted standby for the primary. If it has no place, it gets the primary's."""
         primary, self.primary = self.primary, standby
         primary.stop("immediate")
         if not any(found.resolve() == standby.folder for found in self._places()):
@@ -77,7 +77,7 @@ def fail_over(primary: int, standby: str) -> None:
 
 
 def halt(standby: int, primary: str) -> None:
-    """Crash a standby, by its process id, once it has replayed all that is there: from now on it lags."""
+    """Crash a standby, by its process id, once it has replayed everything. From now on it lags behind."""
     replayed = "SELECT bool_and(replay_lsn >= pg_current_wal_flush_lsn()) FROM pg_stat_replication"
     with psycopg.connect(primary, autocommit=True) as session:
         wait_until(lambda: session.execute(replayed).fetchall() == [(True,)], "the standby to have all")

@@ -1,4 +1,4 @@
-"""What a server of one owner does, whatever it serves: a folder, a process, and a log."""
+"""A server of one owner, of any kind: a folder, a process, and a log."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ServerProcess", "owned"]
 class ServerProcess(ABC):
     """A server with a new `folder` of its own: `start` and stop it at will, `remove` it at the end.
 
-    What it says is in `log` there. It dies with the thread that started it, also when its process is killed.
+    Its output is in `log` there. It dies with the thread that started it, even if that thread's process is killed.
     """
 
     folder: Path
@@ -44,10 +44,10 @@ class ServerProcess(ABC):
         """Start, and don't wait."""
         assert self._process is None, "the server runs"
         tied = ["setpriv", "--pdeathsig", self._crash.name.removeprefix("SIG"), *self._as_whom, "--"]
-        self._process = self._run([*tied, *self._command()])  # setpriv becomes the server: the process id is its own
+        self._process = self._run([*tied, *self._command()])  # setpriv becomes the server, so it has this process id
 
     def wait_ready(self) -> None:
-        """Wait until it answers. Raises RuntimeError, with its log, when it has ended."""
+        """Wait until it answers. Raises RuntimeError, with its log, if it has ended."""
         self._wait(self._answers, f"{type(self).__name__} in {self.folder} to answer")
 
     def crash(self) -> None:
@@ -55,7 +55,7 @@ class ServerProcess(ABC):
         self._end(self._crash)
 
     def remove(self) -> None:
-        """Stop, and remove all that is kept. Idempotent."""
+        """Stop, and remove all its files. Idempotent."""
         try:
             self._end(self._crash)
         finally:
@@ -64,12 +64,12 @@ class ServerProcess(ABC):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def log(self) -> str:
-        """Return the end of what it said."""
+        """Return the end of its output."""
         return (self.folder / "log").read_text(errors="replace")[-6000:]
 
     @abstractmethod
     def _command(self) -> Sequence[str | Path]:
-        """Return what it is started by."""
+        """Return the command that starts it."""
 
     @abstractmethod
     def _answers(self) -> bool:
@@ -79,7 +79,7 @@ class ServerProcess(ABC):
         return {**os.environ, "LC_ALL": "C"}
 
     def _user(self) -> Mapping[str, Any]:
-        """Return as whom it runs, as subprocess takes it."""
+        """Return the user that it runs as, in subprocess's arguments."""
         return {}
 
     def _wait(self, done: Callable[[], bool], what: str) -> None:
@@ -95,12 +95,12 @@ class ServerProcess(ABC):
     def _end(self, number: signal.Signals) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.send_signal(signal.SIGCONT)  # one that was stalled
+            self._process.send_signal(signal.SIGCONT)  # if it was stalled
             self._process.wait(PATIENCE)
             self._process = None
 
     def _prepare(self, command: Sequence[str | Path]) -> None:
-        """Run what makes the data folder."""
+        """Run a command that makes the data folder."""
         if self._run(command).wait() != 0:
             log = self.log()
             self.remove()
@@ -115,7 +115,7 @@ class ServerProcess(ABC):
                 stderr=log,
                 cwd=self.folder,
                 env=self._environment(),
-                start_new_session=True,  # Ctrl-C is for pytest: it stops the server when it has torn down its tests
+                start_new_session=True,  # only pytest gets Ctrl-C, and stops the server after its tests
                 **self._user(),
             )
 
@@ -125,7 +125,7 @@ ServerT = TypeVar("ServerT", bound=ServerProcess)
 
 @contextmanager
 def owned(server: ServerT) -> Iterator[ServerT]:
-    """Return a server, started, to one owner, who may stop it and start it again; it is removed at the end."""
+    """Start a server for one owner, who may stop it and start it again. It is removed at the end."""
     try:
         server.start()
         yield server

@@ -21,7 +21,7 @@ SETTINGS = ("--appendonly yes", "--appendfsync always", "--maxmemory-policy noev
 
 
 class RedisServer(ServerProcess):
-    """A server with a new data folder of its own: `start` and `kill` it at will, `remove` it at the end."""
+    """A server with its own new data folder: `start` and `kill` it at will, `remove` it at the end."""
 
     def __init__(self, settings: Sequence[str] = SETTINGS) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="exactsink-redis-"))
@@ -38,7 +38,7 @@ class RedisServer(ServerProcess):
             return client.execute_command(*command)
 
     def kill(self) -> None:
-        """Stop as a crash does; the next `start` reads what was synced."""
+        """Stop as a crash does. The next `start` reads the synced data."""
         self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str]:
@@ -55,6 +55,6 @@ class RedisServer(ServerProcess):
 
 @contextmanager
 def own_redis(settings: Sequence[str] = SETTINGS) -> Iterator[RedisServer]:
-    """Return a server, started, to one owner."""
+    """Start a server for one owner."""
     with owned(RedisServer(settings)) as server:
         yield server

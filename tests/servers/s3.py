@@ -1,7 +1,7 @@
 """S3 servers for tests: versitygw on a folder, on 127.0.0.1, and gone with the last process that uses them.
 
-With EXACTSINK_TESTS_S3=minio in the environment it is MinIO, which answers otherwise where servers differ. moto keeps
-all in memory. A server dies with the process that started it; one that a whole run shares is kept by
+With EXACTSINK_TESTS_S3=minio in the environment, it is MinIO, which answers differently in some cases. moto keeps
+all in memory. A server dies with the process that started it. A server that a whole run shares is kept by
 `python -m tests.servers.s3 FOLDER`.
 """
 
@@ -39,7 +39,7 @@ _MINIO_SETTINGS = {
 
 
 class S3:
-    """A running server, as those see it who may use it but not stop it. `folder` holds each bucket as a folder."""
+    """A running server, for users who must not stop it. `folder` holds each bucket as a folder."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
@@ -51,7 +51,7 @@ class S3:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs in its environment to come here, as botocore reads it."""
+        """The environment variables with which botocore connects to this server."""
         return {
             "AWS_ACCESS_KEY_ID": KEY,
             "AWS_SECRET_ACCESS_KEY": SECRET,
@@ -63,14 +63,14 @@ class S3:
         }
 
     def new_bucket(self, stem: str) -> str:
-        """Make a bucket that no other test has; return its name."""
+        """Make a bucket with a unique name, and return the name."""
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
         (self.folder / "data" / name).mkdir()
         return name
 
 
 class S3Server(ServerProcess, S3):
-    """A server with a new folder of its own: `start` and `stop` it at will, `remove` it at the end."""
+    """A server with its own new folder: `start` and `stop` it at will, `remove` it at the end."""
 
     def __init__(self, kind: str = KIND) -> None:
         self._kind = kind
@@ -80,11 +80,11 @@ class S3Server(ServerProcess, S3):
             (self.folder / name).mkdir()
 
     def stop(self, mode: Literal["kill", "term"] = "kill") -> None:
-        """Stop, and wait until it is gone. `kill` is a crash: what it had answered for stays. Idempotent."""
+        """Stop, and wait for the end. `kill` is a crash: acknowledged data stays. Idempotent."""
         self._end(signal.SIGKILL if mode == "kill" else signal.SIGTERM)
 
     def new_bucket(self, stem: str) -> str:
-        """Make a bucket that no other test has; return its name."""
+        """Make a bucket with a unique name, and return the name."""
         name = super().new_bucket(stem)
         if self._kind == "moto":
             with closing(http.client.HTTPConnection("127.0.0.1", self.port)) as connection:
@@ -112,7 +112,7 @@ class S3Server(ServerProcess, S3):
 
 
 def own_s3(kind: str = KIND) -> AbstractContextManager[S3Server]:
-    """Return a running server that the caller may stop, gone at the end."""
+    """Run a server that the caller may stop. It is removed at the end."""
     return owned(S3Server(kind))
 
 

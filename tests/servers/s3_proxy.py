@@ -1,7 +1,7 @@
-"""A way to an S3 server that can break, and that can answer as other servers do where servers differ.
+"""A proxy before an S3 server. It can break, and it can answer as other S3 servers do.
 
-It reads HTTP request by request, and hands each on as it is: the clients sign for the proxy's own address, and the
-server checks what it was sent. What a rule waits for is a pattern in `METHOD target`, as `COMPLETE` is.
+It reads HTTP request by request, and passes each on unchanged: the clients sign for the proxy's own address, and the
+server checks the signature. A rule waits for a pattern in `METHOD target`, such as `COMPLETE`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ABORT = r"^DELETE .*[?&]uploadId="
 CREATE_UPLOAD = r"^POST .*[?&]uploads\b"
 _LISTING = re.compile(r"^GET /[^/?]*/?\?(.*&)?uploads\b")
 _BLOCK = 1 << 18
-_HOP = ("connection", "keep-alive", "transfer-encoding")  # each way's own: bodies are framed anew
+_HOP = ("connection", "keep-alive", "transfer-encoding")  # of one direction only, because bodies get new frames
 
 
 class Answer:
-    """A whole answer that a server gave, or that is given in its place."""
+    """A whole answer of a server, or in its place."""
 
     def __init__(self, status: int, body: bytes, headers: Sequence[tuple[str, str]] = ()) -> None:
         self.status = status
@@ -48,17 +48,17 @@ Ask: TypeAlias = Callable[[], "Answer | None"]
 
 
 class Rule(Protocol):
-    """What may stand between a request and its answer: an earlier rule nearer to the client than a later one."""
+    """A rule between a request and its answer. An earlier rule is nearer to the client than a later one."""
 
     def concerns(self, request: str) -> bool:
-        """Return whether this rule plays its part in a request."""
+        """Return whether this rule applies to a request."""
 
     def answer(self, request: str, ask: Ask) -> Answer | None:
-        """Answer, with `ask` for what the server answers, or the rule behind; None cuts the connection."""
+        """Answer a request. `ask` returns the answer of the next rule, or of the server. None cuts the connection."""
 
 
 class _Counting:
-    """Counts the requests that `pattern` is found in; `sprung` when a rule has done its part."""
+    """Count the requests in which `pattern` is found. `sprung` is set once a rule has done its part."""
 
     def __init__(self, pattern: str) -> None:
         self.sprung = threading.Event()
@@ -67,7 +67,7 @@ class _Counting:
         self._lock = threading.Lock()
 
     def _count(self, request: str) -> int:
-        """Return which of them this one is, from 1 on; 0 when it is none."""
+        """Return the number of this request among them, from 1 on; 0 if it does not match."""
         if self._pattern.search(request) is None:
             return 0
         with self._lock:
@@ -76,10 +76,10 @@ class _Counting:
 
 
 class Trap(_Counting):
-    """Waits for the `nth` request that `pattern` is found in, and springs once.
+    """Wait for the `nth` request in which `pattern` is found, and spring once.
 
-    `before` is called before the server gets that request. Without it the server does the request, and its answer is
-    swallowed: the connection is cut instead.
+    `before` is called before the server gets that request. Without it, the server does the request, and its answer is
+    lost: the connection is cut instead.
     """
 
     def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None) -> None:
@@ -101,7 +101,7 @@ class Trap(_Counting):
 
 
 class OneByOne(_Counting):
-    """Hands on one request at a time that `pattern` is found in; calls `then` before the `nth`: none is under way."""
+    """Pass on one matching request at a time. Call `then` before the `nth`, while none is under way."""
 
     def __init__(self, pattern: str, nth: int, then: Callable[[], object]) -> None:
         super().__init__(pattern)
@@ -121,7 +121,7 @@ class OneByOne(_Counting):
 
 
 class SlowDown(_Counting):
-    """Answers 503 SlowDown to the next `times` requests that `pattern` is found in; sprung when it has done so."""
+    """Answer 503 SlowDown to the next `times` matching requests; sprung once it has done so."""
 
     def __init__(self, pattern: str, times: int) -> None:
         super().__init__(pattern)
@@ -137,9 +137,9 @@ class SlowDown(_Counting):
 
 
 class Cuts(_Counting):
-    """Hands on the next `times` requests that `pattern` is found in, and `keep` bytes of their answers' bodies.
+    """Pass on the next `times` matching requests, and `keep` bytes of their answers' bodies.
 
-    `done` says whether the server gets them; headers of its answer whose names begin with `without` are lost.
+    `done` says whether the server gets them. Headers of its answers are lost if their names begin with `without`.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Cuts(_Counting):
 
 
 class ForgetsUploads:
-    """Answers NoSuchUpload to the repeat of a Complete that was done; sprung when it has done so."""
+    """Answer NoSuchUpload to the repetition of a Complete that was done; sprung once it has done so."""
 
     def __init__(self) -> None:
         self.sprung = threading.Event()
@@ -185,13 +185,13 @@ class ForgetsUploads:
             self.sprung.set()
             return Answer.error(404, "NoSuchUpload")
         given = ask()
-        if given is None or (given.status == 200 and b"<Error>" not in given.body):  # None: done, and to be cut
+        if given is None or (given.status == 200 and b"<Error>" not in given.body):  # None: done; cut it
             self._done.add(upload)
         return given
 
 
 class ListsWholeKeys:
-    """Finds unfinished uploads by a prefix only when it is the whole key of one; sprung when it has hidden some."""
+    """Find unfinished uploads by a prefix only if it is the whole key of one; sprung once it has hidden some."""
 
     def __init__(self) -> None:
         self.sprung = threading.Event()
@@ -216,10 +216,7 @@ _AnyRule = TypeVar("_AnyRule", bound=Rule)
 
 
 class S3Proxy(S3):
-    """Stands before a server, for any number of connections at a time, also while the server is down.
-
-    It is the server as those see it who come this way.
-    """
+    """A proxy before a server, for many connections, even while the server is down. Clients take it for the server."""
 
     def __init__(self, server: S3) -> None:
         self.rules: list[Rule] = []
@@ -235,7 +232,7 @@ class S3Proxy(S3):
         return rule
 
     def close(self) -> None:
-        """Take no more connections; those that are open end with their clients."""
+        """Take no more connections. Open connections end with their clients."""
         self._listening.shutdown()
         self._listening.server_close()
 
@@ -247,11 +244,11 @@ class _Listening(ThreadingHTTPServer):
     rules: Sequence[Rule]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A connection that broke: its client sees that by itself."""
+        """Ignore a broken connection, which its client sees by itself."""
 
 
 class _Connection(BaseHTTPRequestHandler):
-    """One client's connection, with one of its own to the server."""
+    """One client's connection, with its own connection to the server."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -268,13 +265,13 @@ class _Connection(BaseHTTPRequestHandler):
             super().finish()
 
     def handle_expect_100(self) -> bool:
-        """Ask for the body: the server is asked only once it has come."""
+        """Request the body, because the server gets the request only after the body."""
         going_on = super().handle_expect_100()
         self.wfile.flush()
         return going_on
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing is logged."""
+        """Log nothing."""
 
     def _one(self) -> None:
         request = f"{self.command} {self.path}"
@@ -289,13 +286,13 @@ class _Connection(BaseHTTPRequestHandler):
                 self._give(given)
             else:
                 self._cut()
-        except (OSError, http.client.HTTPException):  # a side is down, which the client sees as a lost connection
+        except (OSError, http.client.HTTPException):  # a side is down: the client sees a lost connection
             self._cut()
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _one  # the names that the library looks for
 
     def _asked(self, body: _Body) -> http.client.HTTPResponse:
-        """Hand the request on, and return the beginning of its answer. A connection that is over gets a new one."""
+        """Pass the request on, and return the beginning of its answer. An ended connection is replaced by a new one."""
         if self._way.sock is not None and _is_over(self._way.sock):
             self._way.close()
         self._way.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
@@ -308,7 +305,7 @@ class _Connection(BaseHTTPRequestHandler):
         return self._way.getresponse()
 
     def _answered(self, request: str, rules: Iterator[Rule], body: _Body) -> Answer | None:
-        """Return what the next rule answers that the request concerns, or the server."""
+        """Return the answer of the next rule that applies to the request, or of the server."""
         for rule in rules:
             if rule.concerns(request):
                 return rule.answer(request, lambda: self._answered(request, rules, body))
@@ -349,7 +346,7 @@ class _Connection(BaseHTTPRequestHandler):
 
 
 class _Body:
-    """A request's body as it comes in, chunked or not; read once."""
+    """A request's body as it comes in, chunked or not. It can be read once."""
 
     def __init__(self, connection: _Connection) -> None:
         self._read = connection.rfile
@@ -357,7 +354,7 @@ class _Body:
         self._left = 0 if self._chunked else int(connection.headers.get("Content-Length", 0))
 
     def framed(self) -> Iterator[bytes]:
-        """Return it block by block, chunks with their frames and trailers."""
+        """Return the body block by block, chunks with their frames and trailers."""
         while self._chunked:
             head = self._read.readline()
             yield head
@@ -373,13 +370,13 @@ class _Body:
             yield block
 
     def drain(self) -> None:
-        """Read what nobody has."""
+        """Read the rest of the body."""
         for _ in self.framed():
             pass
 
 
 def _is_over(kept: socket.socket) -> bool:
-    """Whether the server has ended a connection on which nothing is asked."""
+    """Return whether the server has ended an idle connection."""
     kept.setblocking(False)
     try:
         return kept.recv(1, socket.MSG_PEEK) is not None
@@ -393,7 +390,7 @@ def _is_over(kept: socket.socket) -> bool:
 
 @contextmanager
 def cutting_s3(server: S3) -> Iterator[S3Proxy]:
-    """Return a proxy before a server, gone at the end."""
+    """Run a proxy before a server. It is removed at the end."""
     proxy = S3Proxy(server)
     try:
         yield proxy

@@ -1,4 +1,4 @@
-"""Spark's own way to S3 for tests: Hadoop's S3A connector, and of the AWS SDK the modules that it runs with."""
+"""Spark's own connector to S3 for tests: Hadoop's S3A, and the modules of the AWS SDK that it needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.servers.s3 import REGION, S3
 
 __all__ = ["COMMITTERS", "S3A", "s3a_conf", "s3a_jars"]
 
-_HADOOP = "3.5.0"  # what this Spark brings
+_HADOOP = "3.5.0"  # as in this Spark
 _SDK = "2.35.4"  # what that Hadoop is built with; its `bundle` of all services has 558 MB
 _MODULES = (
     "annotations",
@@ -65,7 +65,7 @@ COMMITTERS = JarSet(
     ),
     alone=True,
 )
-"""S3A with what binds Spark to its committers. Maven Central has spark-hadoop-cloud for 4.0.0, and not for 4.3."""
+"""S3A with Spark's binding to its committers. Maven Central has spark-hadoop-cloud for 4.0.0, but not for 4.3."""
 
 
 def s3a_jars(of: JarSet = S3A) -> str:

@@ -36,16 +36,16 @@ Subsystem sftp internal-sftp
 
 
 class Sftp(ServerProcess):
-    """A running server: `files` is the folder that `url` names. Its user is `daemon` where the tests are root's."""
+    """A running server. `url` names its folder `files`. Its user is `daemon` if root runs the tests."""
 
     def __init__(self, denied: str = "") -> None:
-        """`denied` names requests of SFTP that it refuses, with commas."""
+        """Make a server that refuses the SFTP requests in `denied`, a list with commas."""
         self._ports = Ports(1)
         self.folder = Path(tempfile.mkdtemp(prefix="exactsink-sftp-"))
         self.port = self._ports.numbers[0]
         self.user = "daemon" if os.getuid() == 0 else getpass.getuser()
         program = _program()
-        self._program = Path(shutil.copy2(program, self.folder))  # it starts itself anew, by its whole path
+        self._program = Path(shutil.copy2(program, self.folder))  # it starts itself again, by its whole path
         for library in program.parents[2].glob("usr/lib/*/libwrap.so.0"):
             shutil.copy2(library, self.folder)
         self.files, ssh = self.folder / "files", self.folder / "home" / ".ssh"
@@ -70,11 +70,11 @@ class Sftp(ServerProcess):
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs to come here: its home has the user's key, and the server's among those it knows."""
+        """The environment of a process that connects: its home has the user's key, and knows the server's."""
         return {"HOME": str(self.folder / "home"), "SSH_AUTH_SOCK": ""}
 
     def stop(self) -> None:
-        """Kill it, and what serves its connections. Idempotent."""
+        """Kill it, and the processes that serve its connections. Idempotent."""
         self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str | Path]:
@@ -95,14 +95,14 @@ class Sftp(ServerProcess):
 
 
 def own_sftp(denied: str = "") -> AbstractContextManager[Sftp]:
-    """Return a running server that the caller may stop, gone at the end."""
+    """Run a server that the caller may stop. It is removed at the end."""
     return owned(Sftp(denied))
 
 
 def _program() -> Path:
-    """Return sshd; where none is installed, take it out of Debian's package, which is not installed: no service.
+    """Return sshd. If none is installed, unpack it from Debian's package, so that no service starts.
 
-    Its one library that other packages seldom bring comes along.
+    Its one library that other packages seldom bring is unpacked as well.
     """
     for found in (shutil.which("sshd"), "/usr/sbin/sshd"):
         if found and os.access(found, os.X_OK):

@@ -1,4 +1,4 @@
-"""Other versions of Spark than the one this environment has: an interpreter for each, with all else from here."""
+"""Other versions of Spark than this environment's: an interpreter for each, with all other packages from here."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _FETCHED_WITHIN = 580  # seconds: below pytest's own time limit
 
 
 def python_with_spark(version: str, *more: str) -> Path:
-    """Return an interpreter that has this pyspark, and `more` packages, before all that this process's one has.
+    """Return an interpreter with this pyspark and `more` packages, before all packages of this process's environment.
 
     Spark is fetched once per machine (400 MB), and kept outside the tree; the interpreter is made for each
-    environment that asks. Of processes that come at the same time one fetches, the others wait.
+    environment. If several processes come at the same time, one fetches, and the others wait.
     """
     wanted = (f"pyspark=={version}", *more)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exactsink"
@@ -49,8 +49,8 @@ def _short(*texts: str) -> str:
 
 
 def _fetch(wanted: tuple[str, ...], folder: Path) -> None:
-    """Install into the folder, which is there whole or not at all."""
-    for left in folder.parent.glob(f"{folder.name}.new-*"):  # of a process that was killed: the lock is ours
+    """Install into the folder, which is complete or missing."""
+    for left in folder.parent.glob(f"{folder.name}.new-*"):  # a killed process left it: this process has the lock
         shutil.rmtree(left)
     new = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
     command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(new / "packages"), *wanted]
@@ -61,7 +61,7 @@ def _fetch(wanted: tuple[str, ...], folder: Path) -> None:
 
 
 def _make(place: Path, packages: Path) -> None:
-    """Make an interpreter that finds these packages first, and then those of this process's environment."""
+    """Make an interpreter that finds these packages first, and then the packages of this process's environment."""
     new = place.with_name(f"{place.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     venv.create(new, symlinks=True)

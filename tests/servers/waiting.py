@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 __all__ = ["PATIENCE", "wait_until"]
 
-PATIENCE = 120  # seconds until what does not come says so
+PATIENCE = 120  # seconds until a condition that does not come fails
 
 
 def wait_until(done: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Look again and again until it is so. Raises TimeoutError."""
+    """Poll until the condition is true. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:

@@ -185,8 +185,10 @@ def test_every_command_prints_one_document_whatever_happens(
     assert ended.code != 70, error
 
 
-def test_status_has_the_error_that_ends_it(job: Job, command: Command) -> None:
+def test_status_has_the_error_that_ends_it_and_leads_to_json_behind_it(job: Job, command: Command) -> None:
     job.decided()
     ended = command("status", job.file, "--json", "--within", "60")
     assert (ended.code, ended.body["error"]["exit_code"], ended.body["exit_code"]) == (3, 3, 3)
     assert "not proven committed" in ended.body["error"]["what"]
+    ended, right = command("--json", "status", job.file), f"exactsink status {job.file} --json"
+    assert (ended.code, ended.body["error"]["next"], f"  next: {right}\n" in ended.err) == (2, right, True)

@@ -197,10 +197,8 @@ def test_columns_are_compared_where_the_file_says_them_all(tmp_path: Path, check
     shop = Shop(tmp_path)
     shop.edit("[sinks.lake]", SOURCE.format("nr BIGINT", "in", ""))
     ended = check(shop.file)
-    assert (ended.code, ended.body["sinks"]["table"]["findings"][0]["fix"]) == (
-        5,
-        "select id into this sink, or correct `keys`",
-    )
+    fix = ended.body["sinks"]["table"]["findings"][0]["fix"]
+    assert (ended.code, fix) == (5, "select id into this sink, or correct `keys`")
     assert len(ended.body["not_looked_at"]) == 1
     shop.edit('path = "in"\n', 'path = "in"\n[transform]\nsql = "SELECT nr AS id FROM source"\n')
     assert check(shop.file).code == 0

@@ -132,7 +132,7 @@ def test_an_executors_variable_travels_unresolved_and_is_filled_in_the_task(tmp_
 def test_an_executors_variable_may_have_a_default_and_the_driver_needs_it_too(tmp_path: Path) -> None:
     sink = lake(tmp_path, JOB.replace("${PASSWORD}", "${executor:NONE:-open}"), {})
     assert url_of(sink.backend) == url_of(resolved(sink.for_tasks, {})) == "postgres://me:open@db/shop"
-    with pytest.raises(ConfigError, match="the driver commits, so it needs what the executors have"):
+    with pytest.raises(ConfigError, match="the driver commits, so it needs the executors' variables"):
         bind(tmp_path, JOB.replace("${PASSWORD}", "${executor:PASSWORD}"), {})
     plain = lake(tmp_path, JOB, {"PASSWORD": SECRET})  # without such variables the backend itself travels
     assert resolved(plain.for_tasks, {}) is plain.for_tasks is plain.backend

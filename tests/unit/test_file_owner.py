@@ -98,7 +98,7 @@ def test_root_makes_no_file_of_duckdb_that_another_user_needs(
 def test_root_starts_no_query_of_another_user(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shop, checkpoint = Shop(folder), folder / "chk"
     assert main(["check", "--no-spark", shop.file]) == 0
-    assert "only root can go on" in capsys.readouterr().out
+    assert "only root can continue the job" in capsys.readouterr().out
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text('{"id": "query-1"}')
     assert main(["check", "--no-spark", shop.file]) == 0

@@ -256,7 +256,7 @@ def two_copies() -> tuple[Store, Store]:
 def test_an_entry_of_another_copy_is_refused(seq: int) -> None:
     store, copy = two_copies()
     store.entries[seq] = copy.entries[seq]
-    with pytest.raises(LineageError, match=f"entry {seq} is not the one that entry"):
+    with pytest.raises(LineageError, match=f"entry {seq} is not the record that entry"):
         Driver(store).read()
 
 
@@ -270,7 +270,7 @@ def test_what_a_stalled_driver_puts_past_the_end_of_a_journal_that_went_back_is_
     claimed(store, epochs)
     stalled.decide(decided(1))
     assert max(store.entries) == 9
-    with pytest.raises(refusal, match=r"is not the one that entry|lacks records"):
+    with pytest.raises(refusal, match=r"is not the record that entry|lacks records"):
         Driver(store).read()
 
 
@@ -280,7 +280,7 @@ def test_a_handle_sees_that_the_anchors_it_has_read_are_others_now() -> None:
     handle.read()
     store.entries = copy.entries
     claimed(copy)
-    with pytest.raises(LineageError, match="is not the one that entry"):
+    with pytest.raises(LineageError, match="is not the record that entry"):
         handle.read()
 
 
@@ -296,5 +296,5 @@ def test_a_journal_of_the_release_before_is_read_and_goes_on_with_sums() -> None
     assert (log.next_epoch, log.is_complete, log.decision and log.decision.marks) == (3, True, None)
     claimed(store, epochs=0).decide(decided(3))
     edited(store, 8, b'"epoch": 2', b'"epoch": 1')
-    with pytest.raises(LineageError, match="entry 8 is not the one that entry"):
+    with pytest.raises(LineageError, match="entry 8 is not the record that entry"):
         whole(store)

@@ -205,7 +205,7 @@ def test_what_is_read_for_an_orphan_is_checked_as_well(damage: str) -> None:
     else:
         store.delete([1])
     lake, refusal = Holding(orphan(first)), LineageError if damage == "edited" else Retryable
-    with pytest.raises(refusal, match=r"entry 1 is not the one that entry 3|lacks records"):
+    with pytest.raises(refusal, match=r"entry 1 is not the record that entry 3|lacks records"):
         Sweep(Events("job"), newest.whole).older({"lake": lake}, newest.log, newest.log.claims[-1])
     assert len(lake.held) == 1
     assert Driver(store).read().decision == newest.log.decision, "a start does not need it"

@@ -59,7 +59,7 @@ def test_the_folder_in_which_a_job_is_started_is_not_searched(tmp_path: Path) ->
     module(tmp_path / "here", "clean_b")
     with pytest.raises(ConfigError, match="clean_b:f can't be imported") as refused:
         found(tmp_path, "clean_b")
-    assert f"looked for in {tmp_path / 'job'} and among what is installed" in refused.value.why
+    assert f"searched: {tmp_path / 'job'}, the installed packages and PYTHONPATH" in refused.value.why
     assert 'modules = [".", "FOLDER"]' in refused.value.next
 
 

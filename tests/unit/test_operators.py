@@ -131,11 +131,8 @@ def test_what_a_deleted_journal_left_is_shown_and_swept_by_its_tokens(job: Job, 
     assert (isinstance(clean, Clean), job.rows()) == (True, 0)
     assert not list((job.folder / "lake" / "_exactsink").glob("*.e0.*"))
     ended = command("recover", job.file)
-    assert (ended.code, "another journal fed this target" in ended.err, "exactsink rebase" in ended.err) == (
-        5,
-        True,
-        True,
-    )
+    assert (ended.code, "exactsink rebase" in ended.err) == (5, True)
+    assert "another journal fed this target" in ended.err
 
 
 def test_a_sweep_without_a_journal_is_not_clean_if_a_sink_gives_no_answer_meanwhile(

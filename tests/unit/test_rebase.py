@@ -199,9 +199,9 @@ def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job
     foreign.commit(0, foreign.prepare(0, [pa.table({"n": [1]})]))
     for sure in ((), ("--yes",)):
         again = command(*words[:4], "--sink", "lake=0", *sure)
-        assert (again.code, "has nothing to go on with: its rows show in lake" in again.err) == (2, True)
+        assert (again.code, "can't be continued: its rows show in lake" in again.err) == (2, True)
     journal = JobHistory.of(load_config(job.file)[0], "done").journal(lambda attempt: None)
     journal.claim("run done", "host:17")
     journal.keep(Complete(0))  # and its marks are gone
     again = command("rebase", job.file, "--run", "done")
-    assert (again.code, "has nothing to go on with: it is complete" in again.err) == (2, True)
+    assert (again.code, "can't be continued: it is complete" in again.err) == (2, True)

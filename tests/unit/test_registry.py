@@ -252,8 +252,8 @@ WHOLE = """
         def committer(self, ctx): ...
 """
 UNFIT = {
-    "its traits is None, and is to be a Traits": ("Traits()", "None"),
-    "its strategy is '', and is to be a str": ('"staged"', '""'),
+    "its traits is None, and must be a Traits": ("Traits()", "None"),
+    "its strategy is '', and must be a str": ('"staged"', '""'),
     "It failed: AttributeError: ": ('"here"', "property(lambda self: self.options.path)"),
     "It failed: TypeError: Can't instantiate abstract class It": ("def committer", "def commiter"),
 }

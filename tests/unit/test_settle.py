@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.printed import commands
 from tests.unit.conftest import Ended
 from tests.unit.two_sinks import Shop
 
@@ -74,9 +75,8 @@ def test_a_sink_that_is_settled_alone_completes_neither_its_epoch_nor_its_run(
     kept = Opened.of(shop.file, run).operator().read().anchors
     assert not any(isinstance(record, Clean | Complete) for record in kept)
     assert command("recover", shop.file, *of).code == 0
-    assert isinstance(
-        Opened.of(shop.file, run).operator().read().anchors[-2 if run else -1], Complete if run else Clean
-    )
+    kept = Opened.of(shop.file, run).operator().read().anchors
+    assert isinstance(kept[-2 if run else -1], Complete if run else Clean)
 
 
 def test_another_sink_that_went_back_stops_a_commit(shop: Shop, command: Command) -> None:
@@ -126,6 +126,24 @@ def test_what_shows_is_not_given_up(shop: Shop, command: Command, monkeypatch: P
         nothing = "nothing of epoch 1 in sink lake is proven lost" in ended.err
         assert (ended.code, nothing, words_kept(shop)) == (2, True, [])
     assert (command(*words).code, len(words_kept(shop))) == (0, 1)
+
+
+def test_printed_commands_give_up_only_what_is_missing(tmp_path: Path, command: Command) -> None:
+    """A staged epoch is lost as a whole: without --ref the rows that are still there would be given up, too."""
+    shop = Shop(tmp_path)
+    shop.rows_of_a_partition = 2
+    shop.epochs(0)
+    shop.close_table()
+    shop.epochs(1)
+    shop.sql("DROP TRIGGER closed")
+    [gone] = (tmp_path / "chk.exactsink/staging/table").rglob("*.e1.p1.*")
+    gone.unlink()
+    for name in ("status", "recover"):
+        [words] = [words for words in commands(command(name, shop.file).err) if "given-up" in words]
+    assert command(*words[1:], "--yes").code == 0
+    [kept] = [word for word in words_kept(shop) if isinstance(word, Resolve)]
+    assert ([ref in gone.name for ref in kept.participants], kept.rows) == ([True], 1)
+    assert command("recover", shop.file).code == 0
 
 
 @pytest.mark.parametrize("name", ["adopt", "rebase"])

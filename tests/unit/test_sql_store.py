@@ -222,8 +222,8 @@ MEMORY = ["", "/:memory:", "/file::memory:?cache=shared&uri=true", "/file:x?mode
 ME, READ_URL, DRIVER, PATH = f"me:{SECRET}@", "fix the URL", "name another driver", "write sqlite:////"
 REFUSED = {
     **{f"sqlite://{memory}": ("can't be in memory", PATH) for memory in MEMORY},
-    f"postgresql://{ME}host:port/db": ("not one that SQLAlchemy reads", READ_URL),
-    f"{ME}host/db": ("not one that SQLAlchemy reads", READ_URL),
+    f"postgresql://{ME}host:port/db": ("SQLAlchemy can't read the journal's URL", READ_URL),
+    f"{ME}host/db": ("SQLAlchemy can't read the journal's URL", READ_URL),
     f"postgresql://me:p@{SECRET}@host/db": ("%40 (@)", READ_URL),
     f"nosuch://{ME}host/db": ("nosuch can't hold a journal", DRIVER),
     f"postgresql+nosuch://{ME}host/db": ("can't hold a journal", DRIVER),

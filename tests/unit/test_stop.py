@@ -91,7 +91,7 @@ def test_a_driver_that_is_silent_is_not_said_to_have_stopped(
     for driver in (driver_name(), "elsewhere:17"):
         for age in (61.0, 1.0, -3600.0):
             assert stopped(driver, age) == 75
-            assert "has not said that it has ended" in capsys.readouterr().err
+            assert "has not reported its end" in capsys.readouterr().err
     assert stopped(f"{platform.node()}:{ended}", 61.0) == 0
     assert "is dead" in capsys.readouterr().out
 

@@ -31,7 +31,7 @@ class Shop:
 
     def __init__(self, folder: Path, journal: str = "", run: str | None = None) -> None:
         self.folder, self.run, self.file = folder, run, str(folder / "job.toml")
-        self.database = folder / "shop.db"
+        self.database, self.rows_of_a_partition = folder / "shop.db", 3
         Path(self.file).write_text(
             f'[job]\nname = "shop"\ncheckpoint = "{folder}/chk"\n{journal}\n'
             f'[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\nafter = "table"\n'
@@ -71,9 +71,11 @@ class Shop:
             StateFile(history.folder / "state.json").write(replace(state, heartbeat=1000.0))
 
         def write(plan: EpochPlan) -> Sequence[Vote]:
-            backends = {name: opened.sinks[name].backend for name in plan.sinks}
-            rows = [{name: (batch, hashed(batch)) for name in plan.sinks} for batch in ROWS.to_batches()]
-            return list(write_partition(plan, backends, 0, next(attempts), rows, no_probe))
+            backends, votes = {name: opened.sinks[name].backend for name in plan.sinks}, list[Vote]()
+            for partition, batch in enumerate(ROWS.to_batches(self.rows_of_a_partition)):
+                rows = {name: (batch, hashed(batch)) for name in plan.sinks}
+                votes += write_partition(plan, backends, partition, next(attempts), [rows], no_probe)
+            return votes
 
         with closing(history.journal(lambda attempt: None)) as journal, suppress(ExactsinkError):
             coordinator = coordinator_of(history, opened.sinks, journal, Events(history.job, []), save)

@@ -168,7 +168,7 @@ class LockWatch:
                 _LOG.warning("%s; %s", found, _STANDBYS)
 
     def error(self, error: psycopg.Error, waiting: Waiting) -> ExactsinkError | None:
-        """Return the error that names the lock's holder, None for another error, or an unknown deadlock."""
+        """Return the error that names the lock's holder if it is known; None for another error, or unknown deadlock."""
         if isinstance(error, psycopg.errors.DeadlockDetected):
             pids = re.findall(r"\d+", error.diag.message_detail or "")  # in whatever language
             found = [one for one in self._writers(waiting) if one.gid and str(one.pid) in pids]
@@ -181,7 +181,7 @@ class LockWatch:
         # The holder of a row's lock may have written to the table before, and may have ended.
         writers = self._writers(waiting)
         some = "; ".join(map(str, writers[:_SHOWN])) + ("; ..." if len(writers) > _SHOWN else "")
-        why = f"one of these may hold it: {some}" if writers else "its holder had ended before exactsink could name it"
+        why = f"one of these may hold it: {some}" if writers else "exactsink did not find who held it"
         return Retryable(f"{waiting.doing}: a lock was not granted in time", why=f"{why}; {waiting.safe}", next=AGAIN)
 
     def advice(self, error: psycopg.Error) -> str:

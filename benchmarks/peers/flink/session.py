@@ -17,7 +17,7 @@ __all__ = ["JVM", "PEER", "VERSIONS", "Flink", "command_of", "flink"]
 
 _FLINK = "2.2.1"
 _XA_FAULT = "currentXid not null"
-"""Flink's JDBC sink ends so now and then at a checkpoint, by a race of its own."""
+"""Flink's JDBC sink sometimes fails so at a checkpoint, because of its own race."""
 _GROUP = "org.apache.flink"
 VERSIONS = (
     f"{_GROUP}:flink-clients:{_FLINK}",
@@ -34,7 +34,7 @@ VERSIONS = (
     "org.apache.hadoop:hadoop-client-runtime:3.4.1",
     "org.postgresql:postgresql:42.7.14",
 )
-"""What is on Flink's class path, beside what these need."""
+"""Flink's class path, with the dependencies of these."""
 
 PEER = JarSet(f"flink-{_FLINK}", (*VERSIONS, COMPILER, "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"))
 JVM = ("-Xmx3g", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED")
@@ -52,7 +52,7 @@ rootLogger.appenderRef.err.ref = err
 
 @dataclass(frozen=True, slots=True)
 class Flink:
-    """A running one. Its process dies with the thread that started it."""
+    """A running Flink. Its process dies with the thread that started it."""
 
     process: subprocess.Popen[str]
     folder: Path
@@ -62,7 +62,7 @@ class Flink:
         return self.process.pid
 
     def run(self, **job: object) -> float:
-        """Run a job to its end, and give its seconds; `job` is what `Peer.java` says, dots of names as `__`."""
+        """Run a job to its end, and return its seconds. `job` has `Peer.java`'s options, with `__` for dots."""
         before = (self.folder / "log").stat().st_size
         self._send({name.replace("__", "."): value for name, value in job.items()})
         answer = self._answer()
@@ -94,7 +94,7 @@ class Flink:
 
 @contextmanager
 def flink(folder: Path) -> Iterator[Flink]:
-    """Compile `Peer.java`, start it, and end it with the block. `folder` is made: classes, log and temporary files."""
+    """Compile `Peer.java`, start it, and end it with the block. Makes `folder` for classes, log and temporary files."""
     folder.mkdir()
     command = ["setpriv", "--pdeathsig", "KILL", "--", *command_of("Peer", folder, JVM)]
     with open(folder / "log", "ab") as log:
@@ -111,7 +111,7 @@ def flink(folder: Path) -> Iterator[Flink]:
 
 
 def command_of(main: str, folder: Path, jvm: Sequence[str]) -> list[str]:
-    """Compile the jobs into a new folder; return the command that starts a class of theirs, with its log on stderr."""
+    """Compile the jobs into a new folder. Return the command that starts one of their classes and logs to stderr."""
     path = f"{jars(PEER)}/*"
     classes = folder / "classes"
     compile_java(Path(__file__).parent, path, classes)

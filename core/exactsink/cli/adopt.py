@@ -1,4 +1,4 @@
-"""`exactsink adopt`: let a journal go on with another checkpoint."""
+"""`exactsink adopt`: continue a journal with another checkpoint."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
             batch, epoch = operator.adopt(take_over=take_over, reason=reason)
         answer |= {"batch": batch, "epoch": epoch}
         print(f"adopted: batch {batch} of the checkpoint will be epoch {epoch}")
-        print("its source decides which rows come next: rows that an earlier checkpoint's query wrote come again if it")
-        print(f"starts before them\n  next: {opened.history.commands.start}")
+        print("the checkpoint's source decides which rows come next: if it starts before rows that an earlier query")
+        print(f"has written, they come again\n  next: {opened.history.commands.start}")

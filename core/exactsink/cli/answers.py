@@ -1,11 +1,11 @@
-"""What commands print with `--json`: one document on stdout, however the command ends."""
+"""Print one JSON document on stdout for `--json`, however the command ends."""
 
 from __future__ import annotations
 
 import io
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 
 from exactsink.cli.plain import plain
 from exactsink.cli.plugins import commands_now
+from exactsink.cli.usage import next_command
 from exactsink.contract import EXIT_BUG, ConfigError, ExactsinkError
 from exactsink.operate.recovery import Recovery
 
@@ -21,7 +22,7 @@ __all__ = ["answering", "one_document", "settled"]
 
 @contextmanager
 def answering(as_json: bool) -> Iterator[dict[str, Any]]:
-    """Print as JSON what the body puts into the answer, and the error that ends it. All else goes to stderr then."""
+    """Print the body's answer as JSON, even if an error ends the body. All other output then goes to stderr."""
     answer: dict[str, Any] = {}
     if not as_json:
         yield answer
@@ -34,9 +35,9 @@ def answering(as_json: bool) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def one_document(as_json: bool) -> Iterator[None]:
-    """Print one JSON document, however the body ends: what it printed, with the error that ended it."""
-    if not as_json:
+def one_document(arguments: Sequence[str]) -> Iterator[None]:
+    """With `--json`, print one JSON document, however the body ends: the body's own, with the error that ended it."""
+    if "--json" not in arguments:
         yield
         return
     printed, error = io.StringIO(), None
@@ -44,14 +45,14 @@ def one_document(as_json: bool) -> Iterator[None]:
         with redirect_stdout(printed):
             yield
     except BaseException as ended:
-        error = _problem(ended)
+        error = _problem(ended, arguments)
         raise
     finally:
         print(_document(printed.getvalue(), error), end="")
 
 
 def _document(text: str, error: Mapping[str, Any] | None) -> str:
-    """Return what a command printed with its error in it. A list stays one: each of its entries has its own problem."""
+    """Return a command's document with its error. A list stays a list, because each entry has its own problem."""
     try:
         document = json.loads(text or "{}")
     except ValueError:  # the help, or the version
@@ -63,21 +64,20 @@ def _document(text: str, error: Mapping[str, Any] | None) -> str:
 
 
 def settled(recovery: Recovery) -> dict[str, Any]:
-    """Return what a recovery did, or would do."""
+    """Return the result of a recovery, or of a planned one, in JSON's types."""
     return {"epoch": recovery.epoch, "sinks": plain(recovery.settled)}
 
 
-def _problem(error: BaseException) -> Mapping[str, Any]:
-    """Return how a command failed: what, why, and the command to give next."""
+def _problem(error: BaseException, arguments: Sequence[str]) -> Mapping[str, Any]:
+    """Return how a command failed: the error, its reason, the next command, and the exit code."""
     commands_now().name(error)
     if isinstance(error, ExactsinkError):
         what, why, then, code = error.what, error.why, error.next, error.exit_code
     elif isinstance(error, click.ClickException):
-        context = getattr(error, "ctx", None)
-        then = f"{context.command_path if context is not None else 'exactsink'} --help"
+        then = next_command(error, arguments) if isinstance(error, click.UsageError) else "exactsink --help"
         what, why, code = error.format_message(), "", ConfigError.exit_code
     elif isinstance(error, KeyboardInterrupt | click.Abort):
-        what, why, then, code = "interrupted", "", "the same command goes on", 130
+        what, why, then, code = "interrupted", "", "the same command continues", 130
     else:
         what, why, then, code = str(error), "a bug in exactsink or a plugin", "", EXIT_BUG
     return {"kind": type(error).__name__, "what": what, "why": why, "next": then, "exit_code": code}

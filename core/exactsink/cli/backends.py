@@ -1,4 +1,4 @@
-"""`exactsink backends`: what is installed."""
+"""`exactsink backends`: list the installed backends."""
 
 from __future__ import annotations
 

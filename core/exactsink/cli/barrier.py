@@ -1,4 +1,4 @@
-"""`exactsink barrier`: wait until an epoch is complete in every sink, for readers that cut all targets there."""
+"""`exactsink barrier`: wait until an epoch is complete in every sink, for readers that read all targets up to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exactsink bench`: the same rows through every way to write that a job could choose, measured side by side."""
+"""`exactsink bench`: measure every way to write that a job could choose, side by side, with the same rows."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ __all__ = ["bench"]
 
 
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
-    """Measure, print the tables, and write them into `out`. Raises ConfigError when nothing can be measured."""
+    """Measure, print the tables, and write them into `out`. Raises ConfigError if nothing can be measured."""
     if out is not None:
         page_writer()  # before minutes of measuring
-    with _on_signals(signal.default_int_handler, signal.SIGTERM):  # ends it as Ctrl-C does: with all removed
+    with _on_signals(signal.default_int_handler, signal.SIGTERM):  # ends like Ctrl-C: all is removed
         measured = _measured(job, rows, epochs, rounds)
     command = f"exactsink bench --rows {rows} --epochs {epochs} --rounds {rounds}" + (" --job JOB.toml" if job else "")
     report = report_of(measured, command)
@@ -40,7 +40,7 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
         for path in save(report, Path(out), "bench"):
             _progress(f"written: {path}")
     if not measured.ways:
-        raise ConfigError("nothing could be measured", why="see `Left out`", next="exactsink check JOB.toml")
+        raise ConfigError("nothing could be measured", why="see table `Left out`", next="exactsink check JOB.toml")
 
 
 def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured:
@@ -48,7 +48,7 @@ def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured
     found = find_ways(base, registry)
     for name, why in found.skipped.items():
         _progress(f"left out: {name}: {why}")
-    _progress(f"{len(found.measured)} ways to write; the name of all that is made begins with {base.prefix}")
+    _progress(f"{len(found.measured)} ways to write; the names of all temporary targets begin with {base.prefix}")
     spark = make_session(base.config)
     runs: Bench | None = None
     try:
@@ -56,11 +56,11 @@ def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured
         runs = Bench(base, spark, make_rows(base, spark, rows, epochs + 1), registry, _progress)
         measured = runs.measure(found.measured, rounds)
     finally:
-        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM), ExitStack() as end:  # all, though one fails
+        with _on_signals(signal.SIG_IGN, signal.SIGINT, signal.SIGTERM), ExitStack() as end:  # all, even if one fails
             if runs is not None:
                 end.callback(runs.close)
             end.callback(shutil.rmtree, base.folder, ignore_errors=True)
-            end.callback(end_session, spark)  # so that no task writes to what is removed
+            end.callback(end_session, spark)  # so that no task writes to removed targets
     return Measured(measured.rows, measured.ways, measured.together, {**found.skipped, **measured.skipped})
 
 

@@ -1,4 +1,4 @@
-"""`exactsink check`: the config, the sinks and their targets, without a row written."""
+"""`exactsink check`: check the config, the sinks and their targets, without writing a row."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check"]
 
 
 def check(path: str, answer: dict[str, Any], within: float) -> None:
-    """Print every sink and finding. Raises what would stop the job."""
+    """Print every sink and finding. Raises the error that would stop the job."""
     job = Job.from_toml(path)
     answer["job"] = job.config.job.name
     reachable(job.config, job.sinks, seconds=within)

@@ -1,4 +1,4 @@
-"""`exactsink check --no-spark`: what the driver alone can see of a job. And how a check prints what it found."""
+"""`exactsink check --no-spark`: check a job from the driver alone. Also print the findings of any check."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["check", "report"]
 
 
 def check(path: str, answer: dict[str, Any], within: float) -> None:
-    """Print every sink and finding, and what is not looked at. Raises what would stop the job."""
+    """Print every sink and finding, and the checks that were left out. Raises the error that would stop the job."""
     opened = Opened.of(path)
     answer["job"] = opened.config.job.name
     found = check_from_driver(opened.config, opened.sinks, seconds=within)
@@ -29,7 +29,7 @@ def check(path: str, answer: dict[str, Any], within: float) -> None:
 
 
 def report(sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any]) -> None:
-    """Print what a check found, and raise what would stop the job."""
+    """Print a check's findings, and raise the error that would stop the job."""
     registry = Registry(installed_plugins())
     count = len(found.errors)
     what = "1 finding would stop the job" if count == 1 else f"{count} findings would stop the job"
@@ -52,18 +52,18 @@ def report(sinks: Mapping[str, Sink], found: Found, answer: dict[str, Any]) -> N
     for name, findings in by_sink.items():
         _print(f"sink {name}: ", findings)
     for unseen in found.not_looked_at:
-        print(f"not looked at without Spark: {unseen}")
+        print(f"not checked without Spark: {unseen}")
     if refusal is not None:
         raise refusal
 
 
 def _finding(error: ExactsinkError) -> Finding:
-    """Return an error as what stands in a list."""
+    """Return an error as a finding."""
     return _typed(Finding("error", ": ".join(filter(None, (error.what, error.why))), error.next))
 
 
 def _typed(finding: Finding) -> Finding:
-    """Return a finding whose commands can be typed."""
+    """Return a finding with commands that are ready to type."""
     typed = commands_now().typed
     return Finding(finding.severity, typed(finding.message), typed(finding.fix))
 

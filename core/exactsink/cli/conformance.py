@@ -1,4 +1,4 @@
-"""`exactsink conformance`: try an installed backend under faults, on the targets that its plugin ships."""
+"""`exactsink conformance`: test an installed backend under faults, on the targets that its plugin ships."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ __all__ = ["conformance"]
 
 
 def conformance(name: str, scenarios: Sequence[str], as_json: bool, *, only: Sequence[str] = (), jobs: int = 1) -> None:
-    """Play the scenarios, all by default, on every target of a backend, so many side by side.
+    """Play the scenarios, all by default, on every target of a backend, `jobs` at the same time.
 
-    What a failed one left is kept in a new folder below the system's (TMPDIR). Raises Fatal when one failed.
+    The files of a failed scenario stay in a new folder below the system's (TMPDIR). Raises Fatal if one failed.
     """
     chosen = [_known("scenario", scenario, SCENARIOS) for scenario in scenarios] or list(SCENARIOS)
     targets = _targets(name, Registry(installed_plugins()))
@@ -39,7 +39,7 @@ def conformance(name: str, scenarios: Sequence[str], as_json: bool, *, only: Seq
         results[play] = result
         if not as_json:
             _report(f"{len(results)}/{len(plays)}", play, result, folder)
-    with suppress(OSError):  # it stays where evidence is in it
+    with suppress(OSError):  # it stays if it holds evidence
         folder.rmdir()
     if as_json:
         print_json([_body(play, results[play], folder) for play in plays])
@@ -63,14 +63,14 @@ class _Play:
     scenario: str
 
     def folder(self, evidence: Path) -> Path:
-        """Return where it is played: `log` is the drivers', `target` the store's, `jobs` has the journals."""
+        """Return the folder of this play: `log` is the drivers' log, `target` the store, `jobs` has the journals."""
         return evidence / self.target / self.scenario
 
 
 def _played(
     plays: Sequence[_Play], targets: Mapping[str, ConformanceTarget], folder: Path, jobs: int
 ) -> Iterator[tuple[_Play, Result]]:
-    """Play all, and yield each as it ends. What did not fail leaves nothing in the folder."""
+    """Play all, and yield each as it ends. Only a failed play leaves files in the folder."""
     with ExitStack() as stack:
         runners: queue.SimpleQueue[Runner] = queue.SimpleQueue()
         for _ in range(jobs):
@@ -84,7 +84,7 @@ def _played(
                 runners.put(runner)
             if result.outcome != "failed":
                 shutil.rmtree(one.folder(folder), ignore_errors=True)
-                with suppress(OSError):  # others' are in it
+                with suppress(OSError):  # other plays' files are in it
                     (folder / one.target).rmdir()
             return one, result
 
@@ -125,7 +125,7 @@ def _known(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def _targets(name: str, registry: Registry) -> Mapping[str, ConformanceTarget]:
-    """Return the targets that a backend's plugin ships. Raises ConfigError when there are none."""
+    """Return the targets that a backend's plugin ships. Raises ConfigError if there are none."""
     spec = registry.spec(name, "exactsink conformance")
     if not spec.conformance:
         why = "its BackendSpec names no `conformance` function"
@@ -137,5 +137,5 @@ def _targets(name: str, registry: Registry) -> Mapping[str, ConformanceTarget]:
         raise
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"the targets of backend {name} can't be had", why=why, next=spec.install) from error
+        raise ConfigError(f"the targets of backend {name} can't be made", why=why, next=spec.install) from error
     return targets

@@ -1,4 +1,4 @@
-"""`exactsink history`: the journal, record by record."""
+"""`exactsink history`: list the journal's records."""
 
 from __future__ import annotations
 

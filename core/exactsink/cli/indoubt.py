@@ -1,4 +1,4 @@
-"""`exactsink indoubt`: what is in doubt, why, what is safe, and a person's word on it."""
+"""`exactsink indoubt`: list and explain participants in doubt, and record an operator's outcome for them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
 @click.option("--ref", "references", multiple=True, help="Only this participant; repeatable.")
 @click.option("--reason", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
-@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any
@@ -113,7 +113,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A history as it is read at one moment, and who may act on it."""
+    """A history as read at one moment, and its operator."""
 
     opened: Opened
     settler: Settler
@@ -137,7 +137,7 @@ def _seen(job: str, run: str | None) -> Iterator[_Seen]:
 
 
 def _print_word(seen: _Seen, word: Word) -> None:
-    """Print what a word would be on, as it looks now."""
+    """Print the participants that an outcome would apply to, as they are now."""
     print(f"would claim the job (generation {seen.log.last_generation + 1})")
     on = []
     for committable, standing in seen.settler.standings(word):
@@ -166,7 +166,7 @@ def _print_unseen(seen: _Seen) -> None:
         if view.problem is not None:
             print(f"sink {view.name}: {view.problem}", file=sys.stderr)
     if not seen.log.claims:
-        where = f"the journal beside {seen.opened.config.checkpoint} is empty: all that is found is foreign to it"
+        where = f"the journal beside {seen.opened.config.checkpoint} is empty, so every participant is foreign to it"
         print(where, file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""`exactsink init`: a job for the backends that are named, or a plugin."""
+"""`exactsink init`: write a job for the named backends, or a plugin."""
 
 from __future__ import annotations
 

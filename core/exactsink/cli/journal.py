@@ -1,4 +1,4 @@
-"""`exactsink journal`: verify a journal, write all of it out. Changes nothing."""
+"""`exactsink journal`: verify a journal, or write all of it to stdout. Changes nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _verify(path: str, run: str | None, answer: dict[str, Any]) -> None:
         print_table(("seq", "needed by", "problem"), rows, sys.stdout)
         matter = [problem for problem in problems if problem.needed_by == "every start"]
         raise InDoubtError(
-            f"{len(problems)} journal entries are damaged or absent, {len(matter)} of them are needed by every start",
+            f"{len(problems)} journal entries are damaged or absent, and every start needs {len(matter)} of them",
             next=_COPIES if matter else "no start needs them: exactsink run JOB.toml",
         )
 

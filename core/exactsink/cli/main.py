@@ -1,4 +1,4 @@
-"""The `exactsink` command: its commands, and what an error's exit code is.
+"""The `exactsink` command: its subcommands, and the exit codes of errors.
 
 0 ok, 1 failed (a person must act), 2 usage or config, 3 in doubt or lost remain, 4 fenced, 5 preflight or lineage
 refused, 6 foreign work, 70 bug, 75 try again later, 130 interrupted.
@@ -62,7 +62,7 @@ def cli(verbose: int, log_format: LogFormat) -> None:
     start_log(log_format, verbose)
     try:
         Path.cwd()
-    except FileNotFoundError:  # somebody has put another one in its place, perhaps
+    except FileNotFoundError:  # another folder may have its path now
         raise ConfigError("the current folder was deleted", next='cd "$PWD", or into another one') from None
 
 
@@ -129,32 +129,32 @@ for _command in (*_OTHERS, verify_job, watch):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and give its exit code. The next command stands behind every error.
+    """Run the command line and return its exit code. Every error is printed with the next command.
 
-    Without `arguments` those of this process are taken, and it may end here.
+    Without `arguments`, it takes those of this process, and may end the process.
     """
     with watched_streams():
-        code = _run_command(arguments)
+        code = _run_command(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
         exit_though_asking(code)
     return code
 
 
-def _run_command(arguments: Sequence[str] | None) -> int:
+def _run_command(arguments: Sequence[str]) -> int:
     try:
-        with one_document("--json" in (sys.argv[1:] if arguments is None else arguments)):
+        with one_document(arguments):
             result = cli.main(arguments, prog_name="exactsink", standalone_mode=False)
         print(end="", flush=True)  # an answer that can't be printed is an error
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _report("interrupted; nothing decided is lost, the same command goes on", EXIT_INTERRUPTED)
+        _report("interrupted; nothing decided is lost, and the same command continues", EXIT_INTERRUPTED)
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()
         if isinstance(error, click.UsageError):
-            click.echo(f"  next: {next_command(error, sys.argv[1:] if arguments is None else arguments)}", err=True)
+            click.echo(f"  next: {next_command(error, arguments)}", err=True)
         return ConfigError.exit_code
     except ExactsinkError as error:
         if isinstance(error, ContractError) and not logs_json():
@@ -162,7 +162,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
         _report(str(error), error.exit_code)
         return error.exit_code
     except Exception as error:
-        said = "this is a bug in exactsink or a plugin; nothing decided is lost, the same command is safe"
+        said = "this is a bug in exactsink or a plugin; nothing decided is lost, and the same command is safe"
         if not logs_json():
             traceback.print_exc()
         _report(said, EXIT_BUG, error)
@@ -170,7 +170,7 @@ def _run_command(arguments: Sequence[str] | None) -> int:
 
 
 def _report(text: str, code: int, error: Exception | None = None) -> None:
-    """Print how a command ended: a line for people, or a record of the log where that is in JSON."""
+    """Print how a command ended: a line for people, or a log record if the log is in JSON."""
     if logs_json():
         _LOG.error("%s", text, extra={"exactsink": {"exit_code": code}}, exc_info=error)
     else:
@@ -178,7 +178,7 @@ def _report(text: str, code: int, error: Exception | None = None) -> None:
 
 
 def _spark_command(name: str) -> Any:
-    """Import a command that needs Spark; the others work without it."""
+    """Import a command that needs Spark, because the others work without it."""
     try:
         return importlib.import_module(f"exactsink.cli.{name}")
     except ModuleNotFoundError as error:

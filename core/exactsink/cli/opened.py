@@ -1,4 +1,4 @@
-"""What the commands that need no Spark open: a job's config, its sinks, and one of its histories."""
+"""Open a job for commands that need no Spark: its config, its sinks, and one of its histories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Opened"]
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A job as its file says it, and the place of the history asked for."""
+    """A job as in its file, and the place of one history."""
 
     path: str
     config: JobConfig
@@ -37,7 +37,7 @@ class Opened:
         return cls(os.fspath(path), config, sinks, registry, JobHistory.of(config, run))
 
     def unknown_run(self) -> ConfigError:
-        """Return the refusal of a batch run that nobody ever began."""
+        """Return the error for a batch run that nobody ever began."""
         return ConfigError(
             f"job {self.config.job.name} has no batch run {self.history.run!r}",
             why=f"its journal is empty: {self.history.journal_place}",
@@ -45,6 +45,6 @@ class Opened:
         )
 
     def operator(self) -> Settler:
-        """Return who may act on this history."""
+        """Return the operator of this history. The caller must close it."""
         events = Events(self.history.job, [self.registry.send], self.history.commands.typed)
         return Settler(self.history, self.sinks, Checkpoint(self.config.checkpoint), events)

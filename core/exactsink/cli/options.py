@@ -1,4 +1,4 @@
-"""Arguments and options that several commands take, each declared once; a command declares the others itself."""
+"""Arguments and options that several commands share. A command declares its other ones itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print the result
 
 
 def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make the option --sink, whose values are sinks of the job."""
+    """Make the option --sink, which names a sink of the job."""
     return click.option("--sink", name, shell_complete=_sink_names, **more)
 
 
@@ -56,5 +56,5 @@ def within(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    """Make a command of a function; its docstring is the command's help."""
+    """Make a command of a function. The function's docstring is the command's help."""
     return click.command(name, cls=JobCommand)

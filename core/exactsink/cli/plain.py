@@ -1,4 +1,4 @@
-"""Values as JSON has them: the one way from what a command knows to what `--json` prints."""
+"""Convert values to JSON's types, for everything that `--json` prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["plain", "print_json"]
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON has it: a dataclass by its fields, a set in order, an error as its text."""
+    """Return a value in JSON's types: a dataclass by its fields, a set in order, an error as its text."""
     if is_dataclass(value):
         return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The groups of commands that backends bring: looked up when a command is not one of exactsink's own."""
+"""The groups of commands that backends bring, looked up if a command is not one of exactsink's own."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _A_JOB = "JOB.toml"
 _IN_ORDER_OF_USE = {
     "Write a job": ("init", "schema", "backends", "bench"),
     "Run it": ("check", "run", "script", "watch", "status", "stop", "history", "runs"),
-    "Read what it wrote": ("barrier", "verify"),
-    "Settle what is in doubt": ("indoubt", "recover", "rebase", "adopt", "journal"),
+    "Read its output": ("barrier", "verify"),
+    "Settle work in doubt": ("indoubt", "recover", "rebase", "adopt", "journal"),
     "Backends, and tools for their authors": (),
 }
-_UNCUT = 1000  # characters; click takes 45 or what the line has left
+_UNCUT = 1000  # characters; click takes 45, or the rest of the line
 
 
 class JobCommand(click.Command):
-    """A command that knows for which job, and batch run, it was called."""
+    """A command that remembers its job, and its batch run, for the commands that messages name."""
 
     def invoke(self, context: click.Context) -> Any:
         context.meta[_NOW] = Commands(context.params.get("job") or _A_JOB, context.params.get("run"))
@@ -46,14 +46,14 @@ class JobCommand(click.Command):
 
 
 class CommandGroup(click.Group):
-    """A group whose help shows the whole first sentence of each command: click cuts it."""
+    """A group that shows the whole first sentence of each command in its help, because click would cut it."""
 
     command_class = JobCommand
 
     sections: Mapping[str, Sequence[str]] = MappingProxyType({"Commands": ()})
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands by section; the last one has those that none names."""
+        """Write the commands by section. The last section has the commands that no section names."""
         found = {name: self.get_command(context, name) for name in self.list_commands(context)}
         rows = {name: command.get_short_help_str(_UNCUT) for name, command in found.items() if command is not None}
         sections = [[(name, rows.pop(name)) for name in names if name in rows] for names in self.sections.values()]
@@ -64,15 +64,15 @@ class CommandGroup(click.Group):
 
 
 class PluginCommands(CommandGroup):
-    """Own commands, and a group for each backend that brings one; none of these stands for an own one."""
+    """Own commands, and a group for each backend that brings one. A group never replaces an own command."""
 
     group_class = CommandGroup
     sections = MappingProxyType(_IN_ORDER_OF_USE)
 
     def invoke(self, context: click.Context) -> Any:
-        """Run a command; the error that ends it names commands that can be typed.
+        """Run a command. Commands in its error are ready to type.
 
-        That a disk or store refuses a backend's command is no bug.
+        It is not a bug if a disk or store refuses a backend's command.
         """
         try:
             return super().invoke(context)
@@ -103,7 +103,7 @@ class PluginCommands(CommandGroup):
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
             raise ConfigError(
-                f"the commands of backend {spec.name} can't be had", why=why, next=spec.install
+                f"the commands of backend {spec.name} can't be loaded", why=why, next=spec.install
             ) from error
         return group
 
@@ -118,7 +118,7 @@ def _refused(name: str, error: OSError) -> ExactsinkError:
 
 
 def commands_now() -> Commands:
-    """Return how the commands are called for the job of the one that runs."""
+    """Return the commands for the job of the running command."""
     context = click.get_current_context(silent=True)
     return Commands(_A_JOB) if context is None else context.meta.get(_NOW, Commands(_A_JOB))
 

@@ -1,4 +1,4 @@
-"""`exactsink rebase`: an operator's word on what stands in the targets."""
+"""`exactsink rebase`: continue a job from its targets' marks, on an operator's word."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["rebase"]
 @sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Mark that its target holds: EPOCH, birth or none.")
 @click.option("--batch", type=int, help="Number of the batch that Spark runs next.")
 @reason
-@click.option("--yes", is_flag=True, help="Act; without --yes, only print what would be done.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over
 def rebase(
     job: str, run: str | None, named: Sequence[str], batch: int | None, reason: str, yes: bool, take_over: bool
@@ -67,11 +67,11 @@ def _print_table(opened: Opened, plan: RebasePlan) -> None:
     named = [f"--sink {name}={holds}" for name, holds in plan.named.items()]
     named += [f"--batch {plan.batch}"] if opened.history.run is None else []
     words = " ".join(named)
-    print(f"  to go on from what the targets hold: {commands.of('rebase')} {words} --yes --reason 'TEXT'")
+    print(f"  to go on from the targets' marks: {commands.of('rebase')} {words} --yes --reason 'TEXT'")
 
 
 def _print_plan(opened: Opened, operator: Operator, plan: RebasePlan) -> None:
-    print(f"would claim the job (generation {plan.generation}), and end every driver before")
+    print(f"would claim the job (generation {plan.generation}), and end every earlier driver")
     decision = operator.read().decision
     if decision is not None and decision.sinks:
         kept, over = (", ".join(n for n in decision.sinks if (n in plan.keeps) is keeps) for keeps in (True, False))

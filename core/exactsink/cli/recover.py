@@ -23,7 +23,7 @@ __all__ = ["recover"]
 @run_name
 @sink_option("sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
 @click.option("--ref", "references", multiple=True, help="Settle this participant only; repeatable.")
-@click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print what would be done.")
+@click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print the effects.")
 @dry_run
 @take_over
 @click.option("--sweep-token", "sweep_tokens", multiple=True, help="Also abort foreign work of this token; repeatable.")
@@ -57,7 +57,7 @@ def recover(
             tokens = frozenset(sweep_tokens)
             part = operator.part(sinks, references, tokens, take_over=take_over)
             if part is not None and tokens and not reason:
-                raise ConfigError("foreign work is ended for a reason", next="repeat with --reason 'TEXT'")
+                raise ConfigError("--sweep-token needs a reason for the journal", next="repeat with --reason 'TEXT'")
             if shown:
                 print("nothing is changed; recover would do this:")
                 recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens, part=part)

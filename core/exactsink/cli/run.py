@@ -1,4 +1,4 @@
-"""`exactsink run`: a job in this process, from its file to its end."""
+"""`exactsink run`: run the job of a file in this process, until it ends."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def run(
     answer: dict[str, Any] | None = None,
     within: float = ANSWER_SECONDS,
 ) -> None:
-    """Run the job of this file until its source is exhausted, or `stop` is asked for. Raises our errors as they are.
+    """Run the job of this file until its source is exhausted, or `stop` gets a request. Raises exactsink's errors.
 
-    `within` is how long each store may take to answer before Spark starts; `answer` is kept up with the epochs that are
-    finished. However it ends, once Spark has started, a line says what it did.
+    Before Spark starts, each store may take `within` seconds to answer. `answer` has the totals of the finished epochs
+    at any time. Once Spark has started, a line reports these totals, however the run ends.
     """
     stop = stop or Stop()
     answer = {} if answer is None else answer
@@ -52,7 +52,7 @@ def run(
     stop.on_crash = [ending.report, kill_jvm, job.abandon]
     stop.watch(job.config.history)
     with in_context(context):
-        if not logs_json():  # there the events say it
+        if not logs_json():  # in JSON, events report it
             print_guarantees(job.sinks, Registry(installed_plugins()), sys.stderr)
         reachable(job.config, job.sinks, seconds=within)
         spark = make_session(job.config)
@@ -68,7 +68,7 @@ def run(
 
 
 class _Ending:
-    """Says once what a run did: at its end, or as it is cut off."""
+    """Report a run's totals once: at its end, or when it ends as in a crash."""
 
     def __init__(self, job: Job, answer: dict[str, Any], stop: Stop, began: float) -> None:
         self._job, self._answer, self._stop, self._began = job, answer, stop, began
@@ -84,7 +84,7 @@ class _Ending:
 
 
 def _count(answer: dict[str, Any], event: Event) -> None:
-    """Count an epoch that is finished, or a restart."""
+    """Count a finished epoch, or a restart."""
     if event.name == "query_restarted":
         answer["restarts"] += 1
     if (event.name, event.edge) != ("return", "before"):

@@ -1,4 +1,4 @@
-"""`exactsink runs`: a job's batch runs, and how far each is."""
+"""`exactsink runs`: list a job's batch runs, and the state of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exactsink schema`: the JSON schema of a job's file, with the options of the backends that are installed here."""
+"""`exactsink schema`: print the JSON schema of a job's file, with the options of the installed backends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`exactsink status`: what of the last decision is proven in each sink, read from journal and stores."""
+"""`exactsink status`: report from journal and stores how much of the last decision each sink is proven to have."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkVie
     history, decided = opened.history, log.decision.epoch if log.decision else None
     complete = state.complete_epoch if state else None
     if all(view.is_proven and view.problem is None for view in views):
-        complete = decided  # the state lags
+        complete = decided  # the state file lags behind
     body: dict[str, Any] = {
         "job": opened.config.job.name,
         "state": health.word,
@@ -94,7 +94,7 @@ def _body(opened: Opened, log: Log, state: State | None, views: Sequence[SinkVie
 
 
 def _sink(view: SinkView) -> dict[str, Any]:
-    """Count how the decided participants stand, and what the store holds beside them."""
+    """Count the decided participants by state, and the other participants that the store holds."""
     held = [holding.participant for holding in view.held]
     return {
         "sink": view.name,
@@ -159,7 +159,7 @@ def _print(body: Mapping[str, Any], views: Sequence[SinkView]) -> None:
 
 
 def _lines(view: SinkView) -> Iterator[str]:
-    """Yield what is left in a sink: why it can't be known, or each participant with its evidence."""
+    """Yield the open work in a sink: why it can't be known, or each participant with its evidence."""
     if view.problem is not None:
         indented = str(view.problem).replace("\n", "\n  ")
         yield f"{view.name}: {'' if view.asked else 'not asked: '}{indented}"

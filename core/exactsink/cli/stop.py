@@ -1,4 +1,4 @@
-"""`exactsink stop`: ask the driver of a job, or of a batch run, to end wherever it runs, and wait until it has."""
+"""`exactsink stop`: request the end of a job's, or a batch run's, driver on any machine, and wait for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["stop"]
 
 _LOOK_SECONDS = 0.5
 _MORE_SECONDS = 45.0
-"""How long a driver may take beside its epoch: to see the request on an object store, and to end Spark."""
+"""How long a driver may take besides its epoch: to see the request on an object store, and to end Spark."""
 
 
 @command()
@@ -32,7 +32,7 @@ _MORE_SECONDS = 45.0
 @run_name
 @click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="Seconds for its epoch.")
 def stop(job: str, run: str | None, within: float | None) -> None:
-    """End a job's driver after its epoch, on whichever machine it runs, and wait for its end.
+    """End a job's driver after its epoch, on any machine, and wait for its end.
 
     If a batch run is not decided in time, exactsink cancels it, and the next call of `Job.write` writes it. The default
     time is `[job] stop_within`.
@@ -64,14 +64,14 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
     while True:
         state = history.last_state() or asked
         if state.driver != asked.driver:
-            why = f"{state.driver} has claimed the job since"
+            why = f"{state.driver} has claimed the job meanwhile"
             raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="exactsink stop JOB.toml")
         if _is_over(state):
             return state
         if not (is_live(state) or is_ahead(state)) or time.monotonic() > until:
             host, _, number = state.driver.rpartition(":")
             raise Retryable(
-                f"driver {state.driver} has not said that it has ended",
+                f"driver {state.driver} has not reported its end",
                 why=f"{last_heard(state)}; it hangs, was killed, or does not read {history.folder}",
                 next=f"on {host}: kill {number}, or kill -9 {number}, which is also safe",
             )
@@ -79,7 +79,7 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
 
 
 def _is_over(state: State) -> bool:
-    """Return whether a driver has ended: it said so, or it is silent, and no process of this machine is it."""
+    """Return whether a driver has ended: it reported that, or it is silent, and its process on this machine is gone."""
     if not state.heartbeat:
         return True
     host, _, number = state.driver.rpartition(":")

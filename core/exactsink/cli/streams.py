@@ -1,4 +1,4 @@
-"""Where a command prints: an answer that can't be written is an error, a line of the log that can't be is let go."""
+"""Watch a command's output: an answer that can't be written is an error, and such a log line is dropped."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["watched_streams"]
 
 @contextmanager
 def watched_streams() -> Iterator[None]:
-    """Let nothing that the body prints to stderr fail, as a job outlives its log's full disk or closed terminal; raise
-    Fatal for what can't be printed to stdout, and leave to its caller that the reader has gone (EPIPE).
+    """Ignore write errors of the body's stderr, because a job must outlive its log's full disk or closed terminal.
 
-    What can't be written at the end is dropped, or Python would give an exit code of its own (120).
+    Raise Fatal if stdout can't be written, but OSError (EPIPE) if its reader has gone. Output that can't be written at
+    the end is dropped, because Python would otherwise end with its own exit code (120).
     """
     before = sys.stdout, sys.stderr
-    if sys.stdout is not None:  # it is None where it was closed from the first
+    if sys.stdout is not None:  # it is None if it was closed at the start
         sys.stdout = _Stream(sys.stdout, _refuse)
     if sys.stderr is not None:
         sys.stderr = _Stream(sys.stderr, lambda error: None)
@@ -35,7 +35,7 @@ def watched_streams() -> Iterator[None]:
 
 
 class _Stream:
-    """A text stream that gives `lost` what keeps it from being written to."""
+    """A text stream that passes its write errors to `lost`."""
 
     def __init__(self, stream: Any, lost: Callable[[OSError], None]) -> None:
         self._stream = stream
@@ -62,7 +62,7 @@ class _Stream:
 def _refuse(error: OSError) -> None:
     if error.errno == errno.EPIPE:
         raise error
-    fix = "free space where standard output goes, then repeat the command; what it did is kept"
+    fix = "free space where standard output goes, then repeat the command; its effects are kept"
     raise Fatal("the answer can't be printed", why=error.strerror or str(error), next=fix) from None
 
 

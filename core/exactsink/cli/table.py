@@ -1,4 +1,4 @@
-"""Tables and lists as the commands print them."""
+"""Print the tables and lists of the commands."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[object]], out: Te
 
 
 def guarantees_of(sinks: Mapping[str, Sink], registry: Registry) -> Sequence[Guarantee]:
-    """Return what each sink promises, and which strategies it could have instead."""
+    """Return each sink's guarantee, and its other strategies."""
     return [guarantee_of(sink, registry.strategies(sink.kind)) for sink in sinks.values()]
 
 
 def print_guarantees(sinks: Mapping[str, Sink], registry: Registry, out: TextIO) -> None:
-    """Print what each sink promises, and the job's guarantee: its weakest sink's."""
+    """Print each sink's guarantee, and the job's guarantee, which is that of its weakest sink."""
     for each in guarantees_of(sinks, registry):
         print(f"sink {each.sink}: {each.backend}, {each.strategy}: {each.guarantee}", file=out)
         lines = {"target": each.target, "rows show": each.visible, "needs": each.needs, "in doubt": each.in_doubt}

@@ -1,4 +1,4 @@
-"""The next command behind a command line that could not be read."""
+"""The next command after a command line that could not be parsed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 __all__ = ["next_command"]
 
 _BEFORE = {"-v": "-v", "--verbose": "-v", "--log-format": "--log-format json"}
-"""Options of `exactsink` itself, which stand before the command."""
+"""Options of `exactsink` itself, which belong before the command."""
 
 
 def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
-    """Return a command that can be typed, with the job's file in its place if one is known; else the help."""
+    """Return a command that is ready to type, with the job's file if it is known; otherwise the command for help."""
     files = [word if word.endswith(".toml") else str(Path(word, "job.toml")) for word in arguments]
     context, given = error.ctx, next((file for file in files if file in arguments or Path(file).is_file()), "")
     if context is None:
@@ -25,6 +25,13 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
     if unknown in _BEFORE:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
+    if context.parent is None:  # the flag of a command, before the command
+        command, words = context.command, [word for word in arguments if word != unknown]
+        for word in words:
+            command = getattr(command, "commands", {}).get(word, command)
+        if any(unknown in option.opts and getattr(option, "is_flag", False) for option in command.params):
+            named = f" {job}" * (not given and _job_of(command) == "argument")
+            return f"exactsink {shlex.join(words)}{named} {unknown}"
     if (path.removeprefix("exactsink "), unknown) == ("run", "--dry-run"):
         return f"exactsink check {job}"
     if isinstance(error, click.BadParameter) and error.param is not None and error.param.name == "job":

@@ -1,4 +1,4 @@
-"""`exactsink verify`: hold every decided epoch against what the targets hold now."""
+"""`exactsink verify`: compare every decided epoch with the present rows of the targets."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool
         _print(found)
     if found.differs:
         raise InDoubtError(
-            f"{found.count('differs')} epochs of {opened.config.job.name} differ from what was decided",
+            f"{found.count('differs')} epochs of {opened.config.job.name} differ from their decisions",
             why="somebody changed a target by hand or restored an older copy of it, or another program writes to it"
             + (f"; or damaged journal entries ({', '.join(map(str, found.damaged))}) named them" * bool(found.damaged)),
             next="look up each line above in docs/how-to/verify-and-read-consistently.md, which has its causes",
@@ -80,7 +80,7 @@ def _print(found: Verification) -> None:
 
 
 def _rows(sink: VerifiedSink) -> Iterator[Sequence[object]]:
-    """Yield a line for neighbours of which the same is to be said."""
+    """Yield one line for neighboring epochs with the same verdict and reason."""
     for (verdict, why), group in groupby(sink.epochs, lambda one: (one.verdict, one.why)):
         epochs = list(group)
         first, last = epochs[0].epoch, epochs[-1].epoch

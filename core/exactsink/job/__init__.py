@@ -1,1 +1,1 @@
-"""A job: its config, its plugins, what its sinks guarantee, and where its history is kept."""
+"""A job: its config, its plugins, the guarantees of its sinks, and the place of its history."""

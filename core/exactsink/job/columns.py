@@ -1,4 +1,4 @@
-"""Hold a sink's columns against those of the last decision: a change is refused before the first row is written."""
+"""Compare a sink's columns with those of the last decision, and refuse a change before the first row is written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NONE = "-"
 
 
 def check_columns(sinks: Mapping[str, Sink], log: Log, epoch: int, now: Mapping[str, Columns]) -> None:
-    """Refuse a new epoch whose columns differ from the last one's in a way that a sink's `on_schema_change` refuses."""
+    """Refuse a new epoch if its columns differ from the last epoch's, and a sink's `on_schema_change` forbids that."""
     if log.decision is None or epoch <= log.decision.epoch:
         return
     for name, columns in now.items():
@@ -24,7 +24,7 @@ def check_columns(sinks: Mapping[str, Sink], log: Log, epoch: int, now: Mapping[
 
 
 def changed_columns(sink: Sink, decision: Decision | None, now: Columns) -> Refused | None:
-    """Return why a sink's columns are refused after the last decision; None where they may follow it."""
+    """Return the refusal of a sink's columns, None if they may follow the last decision."""
     allowed = sink.backend.on_schema_change
     if allowed == "allow" or decision is None or sink.name not in decision.sinks:
         return None
@@ -40,7 +40,7 @@ def changed_columns(sink: Sink, decision: Decision | None, now: Columns) -> Refu
     lines = [f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in (head, *rows)]
     word = "add_columns" if only_added else "allow"
     return Refused(
-        f"sink {sink.name}: its columns are not those of epoch {decision.epoch}; no row of this epoch was written",
+        f"sink {sink.name}: its columns differ from those of epoch {decision.epoch}; no row of this epoch was written",
         why="readers of the target expect the earlier columns\n" + "\n".join(lines),
         next=f"give the sink these columns again, in the job's transform or by `columns`; or, once its readers are "
         f'ready for the change, set on_schema_change = "{word}" in [sinks.{sink.name}] and start the job again',

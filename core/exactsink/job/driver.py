@@ -1,4 +1,4 @@
-"""A driver of one history, as a job's process and an operator's command make it."""
+"""Make the driver of one history, for a job's process or an operator's command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _COMMIT_ATTEMPTS = 8
 
 
 class Driver:
-    """A coordinator with its journal, and the heartbeat that says that it lives. It has not claimed yet."""
+    """A coordinator with its journal and its heartbeat. It has not claimed the job yet."""
 
     def __init__(self, history: JobHistory, sinks: Mapping[str, Sink], events: Events) -> None:
         with storage_errors(history.folder, f"the job's folder {history.folder} can't be made"):
@@ -45,9 +45,9 @@ class Driver:
         self.coordinator = coordinator_of(history, sinks, self.journal, events, self.heartbeat.write)
 
     def check_fenced(self) -> None:
-        """Raise Fenced when another driver has claimed since: to claim again would take the job away from it.
+        """Raise Fenced if another driver has claimed the job since this one did, because a new claim would fence it.
 
-        A journal that does not answer just now says nothing: the next start reads it again.
+        A journal that does not answer now proves nothing: the next start reads it again.
         """
         mine = self.coordinator.last_claim
         if mine is None:
@@ -75,7 +75,7 @@ def coordinator_of(
     save_state: Callable[[State], None],
     role: str = "",
 ) -> Coordinator:
-    """Make a coordinator that has not claimed yet; its claims name this process, and in which role."""
+    """Make a coordinator that has not claimed the job yet. Its claims name this process, and its `role`."""
     return Coordinator(
         history.job,
         sinks,
@@ -89,7 +89,7 @@ def coordinator_of(
 
 
 def identity_of(history: JobHistory) -> Identity:
-    """Return what a claim of this process on this history keeps."""
+    """Return the identity that a claim of this process on this history keeps."""
     return Identity(
         history.job,
         run=history.run or "",
@@ -101,7 +101,7 @@ def identity_of(history: JobHistory) -> Identity:
 
 
 def user_name() -> str:
-    """Return the name of the operating system's user; its number where it has none, as in some containers."""
+    """Return the name of the operating system's user, or its number if it has no name, as in some containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""The promise of a job, derived from its sinks, and refused where a sink can't keep what the job asks for."""
+"""Derive a job's guarantee from its sinks, and refuse sinks that can't give the guarantee that the job requires."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What one sink gives, in words: a line each."""
+    """One sink's guarantee in words, one line for each field."""
 
     sink: str
     backend: str
@@ -35,7 +35,7 @@ class Guarantee:
 
 
 def guarantee_of(sink: Sink, strategies: Mapping[str, str]) -> Guarantee:
-    """Return what a sink promises; `strategies` are its backend's, with a line each."""
+    """Return a sink's guarantee. `strategies` are all strategies of its backend, with a line for each."""
     traits, chosen = sink.backend.traits, sink.backend.strategy
     return Guarantee(
         sink=sink.name,
@@ -51,7 +51,7 @@ def guarantee_of(sink: Sink, strategies: Mapping[str, str]) -> Guarantee:
 
 
 def job_guarantee(sinks: Iterable[Sink]) -> str:
-    """Derive a job's guarantee: its weakest sink's."""
+    """Return a job's guarantee, which is that of its weakest sink."""
     weakest = max(sinks, key=lambda sink: sink.backend.traits.visible_early)
     return weakest.backend.traits.guarantee
 
@@ -59,14 +59,17 @@ def job_guarantee(sinks: Iterable[Sink]) -> str:
 def check_guarantee(
     sinks: Mapping[str, Sink], *, require: str | None, allow_early_rows: bool, stream: bool = False
 ) -> None:
-    """Refuse sinks that promise less than the job asks for, or that mix classes unsaid. Raises PreflightError."""
+    """Refuse sinks that guarantee less than the job requires, or that mix guarantees without `allow_early_rows`.
+
+    Raises PreflightError.
+    """
     if stream:
         check_stream_guarantee(sinks)
     early = [name for name, sink in sinks.items() if sink.backend.traits.visible_early]
     if not early:
         return
     which = f"{'sink' if len(early) == 1 else 'sinks'} {', '.join(early)}"
-    why = "its rows are visible before the decision, and an abort does not remove them: it is effectively once"
+    why = "rows there are visible before the decision, and an abort does not remove them: effectively once"
     if require == "exactly_once":
         fix = "give the sink a strategy that waits for the decision (`exactsink backends`), or remove `require`"
         raise PreflightError(f"{which} can't give the guarantee that [job] require names", why=why, next=fix)
@@ -76,7 +79,7 @@ def check_guarantee(
 
 
 def check_order(sinks: Mapping[str, Sink]) -> None:
-    """Refuse `after` on a sink whose rows don't wait for a commit. Raises PreflightError."""
+    """Refuse `after` on a sink that shows rows before its commit. Raises PreflightError."""
     for name, sink in sinks.items():
         if sink.after and sink.backend.traits.visible_early:
             raise PreflightError(
@@ -87,18 +90,24 @@ def check_order(sinks: Mapping[str, Sink]) -> None:
 
 
 def check_batch_guarantee(sinks: Mapping[str, Sink]) -> None:
-    """Refuse sinks whose rows are guarded by their epoch's number: batch runs have no order. Raises PreflightError."""
+    """Refuse batch runs into sinks that compare rows by their epoch's number, because runs have no order.
+
+    Raises PreflightError.
+    """
     ordered = [name for name, sink in sinks.items() if sink.backend.traits.needs_epoch_order]
     if ordered:
         raise PreflightError(
             f"sink {ordered[0]} ({sinks[ordered[0]].backend.strategy}) takes no batch runs",
-            why="its rows are guarded by the number of their epoch, and runs are written in any order",
-            next="choose a strategy with a marker, like staged (`exactsink backends`), or stream into this sink",
+            why="it compares rows by the number of their epoch, and runs are written in any order",
+            next="choose a strategy with a marker, such as staged (`exactsink backends`), or stream into this sink",
         )
 
 
 def check_stream_guarantee(sinks: Mapping[str, Sink]) -> None:
-    """Refuse sinks whose epochs replace rows: a stream's would replace its own earlier ones. Raises PreflightError."""
+    """Refuse a stream into sinks that replace rows, because each epoch would replace the stream's earlier rows.
+
+    Raises PreflightError.
+    """
     for name, sink in sinks.items():
         if sink.backend.traits.batch_only:
             raise PreflightError(
@@ -131,5 +140,5 @@ def _needs(traits: Traits) -> Iterable[str]:
 
 def _in_doubt(traits: Traits) -> str:
     if traits.can_lose_votes:
-        return "committed again at the next start; what the store dropped is written again from the source"
+        return "committed again at the next start; rows that the store dropped are written again from the source"
     return "committed again at the next start, or by `exactsink recover JOB.toml`"

@@ -1,4 +1,4 @@
-"""Where one history is kept: a streaming job's, or one batch run's. Each has a journal and a state of its own."""
+"""The place of one history: a streaming job's, or one batch run's. Each has its own journal and state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HASH_CHARACTERS = 10
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """One history's place. `job` is the name in its ids: the job's, for a batch run with the run's hash."""
+    """One history's place. `job` is the name in its ids: the job's name, and for a batch run also the run's hash."""
 
     job: str
     folder: AnyPath
@@ -45,7 +45,7 @@ class JobHistory:
 
     @classmethod
     def of(cls, config: JobConfig, run: str | None = None) -> JobHistory:
-        """Find the place of a job's stream, or of its batch run `run`. Raises ConfigError for names too long."""
+        """Find the place of a job's stream, or of its batch run `run`. Raises ConfigError if the name is too long."""
         name, mode = config.job.name, config.job.file_mode
         if run is None:
             return cls(name, config.history, config.checkpoint, config.job.journal, None, mode, config.file)
@@ -60,9 +60,9 @@ class JobHistory:
 
     @classmethod
     def batch_runs(cls, config: JobConfig) -> Iterator[JobHistory]:
-        """Find the batch runs that any call of this job has begun. A run's name stands in its journal: `run` is empty.
+        """Find the batch runs that any call of this job has begun. `run` is empty: only a run's journal has its name.
 
-        Raises Retryable or Fatal where that can't be known.
+        Raises Retryable or Fatal if they can't be listed.
         """
         runs = config.history / "runs"
         with storage_errors(runs, f"the batch runs in {runs} can't be listed"):
@@ -76,12 +76,12 @@ class JobHistory:
 
     @property
     def commands(self) -> Commands:
-        """How the commands are called for this history."""
+        """The commands for this history, ready to type."""
         return Commands(self.file, self.run)
 
     @property
     def journal_place(self) -> str:
-        """Where the journal is, without secrets."""
+        """The journal's place, without secrets."""
         if self.journal_url is None:
             return str(self.folder / "journal")
         return f"{_sql_stores().Database(self.journal_url.get_secret_value()).place}, rows of job {self.job}"
@@ -94,22 +94,22 @@ class JobHistory:
         make_folder(self.folder, self.file_mode)
 
     def journal(self, wait: Callable[[int], None]) -> Journal:
-        """Open the journal; `wait(attempt)` pauses between two tries."""
+        """Open the journal, without reading it. The caller must close it. `wait(attempt)` pauses between two tries."""
         return Journal(self._store(), wait=wait)
 
     def state(self) -> StateFile:
-        """Return the advisory state's file. Writing it wants the folder made."""
+        """Return the file of the advisory state. `make` must be called before it is written."""
         return StateFile(self.folder / "state.json")
 
     def last_times(self) -> LastTimes:
-        """Return the advisory file of what an alert needs to know longer than a driver runs."""
+        """Return the advisory file of times that an alert needs for longer than a driver runs."""
         return LastTimes(self.folder / "last.json")
 
     def last_state(self, before: State | None = None) -> State | None:
-        """Read the state that a driver reported last. Raises Retryable or Fatal where that can't be known.
+        """Read the state that a driver reported last. Raises Retryable or Fatal if it can't be read.
 
-        `before` was read before the sinks were. It is returned if its driver has ended since: that driver was at work
-        while the sinks were read.
+        `before` is the state from before the sinks were read. It is returned if its driver has ended since then,
+        because that driver was at work while the sinks were read.
         """
         with storage_errors(self.folder, f"the job's state in {self.folder} can't be read"):
             now = self.state().read()
@@ -118,7 +118,7 @@ class JobHistory:
         return now
 
     def check(self) -> Iterator[Finding]:
-        """Look whether journal and checkpoint can be kept where they are: a store is really tried. Leaves nothing."""
+        """Check that journal and checkpoint can be kept in their places, by writing there. Leaves nothing behind."""
         for place, what in ((self.folder, "the job's journal and state"), (self.checkpoint, "Spark's checkpoint")):
             if isinstance(place, Path):
                 yield from _unwritable(place, what)
@@ -140,7 +140,7 @@ class JobHistory:
 
 
 def _sql_stores() -> ModuleType:
-    """Import what keeps a journal in a database: nobody else needs SQLAlchemy. Raises ConfigError."""
+    """Import the journal's SQL store only now, because nothing else needs SQLAlchemy. Raises ConfigError."""
     try:
         return importlib.import_module("exactsink.protocol.journal.stores.sql")
     except ModuleNotFoundError as error:
@@ -148,32 +148,33 @@ def _sql_stores() -> ModuleType:
 
 
 def _unwritable(folder: Path, what: str) -> Iterator[Finding]:
-    """Find that a folder, or the nearest one above it, takes no file."""
+    """Report a folder if no file can be created in it, or in its nearest existing parent."""
     place = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
     try:
         tempfile.TemporaryFile(dir=place, prefix="exactsink-probe-").close()
     except OSError as error:
         message = f"{what} can't be written to {folder}: {place}: {error.strerror or error}"
-        made = f"chown -R {os.getuid()}" if place == folder else f"install -d -o {os.getuid()}"  # never what is above
+        made = f"chown -R {os.getuid()}" if place == folder else f"install -d -o {os.getuid()}"  # never a parent
         fix = f"let this user write there: sudo {made} '{folder}'; or set [job] checkpoint to another folder"
         yield Finding("error", message, fix)
 
 
 def _of_another(checkpoint: Path) -> Iterator[Finding]:
-    """Find that root would leave files in another user's checkpoint: ours get their folder's owner, Spark's don't."""
+    """Report another user's checkpoint to root: exactsink's new files get their folder's owner, Spark's don't."""
     query = checkpoint / "metadata"
     place = next(above for above in (query, checkpoint, *checkpoint.parents) if above.exists())
     if (user := other_owner(place)) is None:
         return
     fix = f"repeat the command with `sudo -u {user}` before it"
     if place == query:
-        message = f"the query in {checkpoint} is user {user}'s, who could not go on behind root: Spark's files would be"
-        yield Finding("error", f"{message} root's", f"{fix}; or let root have the job: chown -R root '{checkpoint}'")
+        message = f"the query in {checkpoint} belongs to user {user}, who could not continue it after root:"
+        fix += f"; or give the job to root: chown -R root '{checkpoint}'"
+        yield Finding("error", f"{message} Spark's new files would belong to root", fix)
     else:
-        message = f"{place} is user {user}'s: started by root, Spark's checkpoint is root's, and only root can go on"
-        yield Finding("warning", message, fix)
+        message = f"{place} belongs to user {user}: if root starts the job, Spark's checkpoint belongs to root,"
+        yield Finding("warning", f"{message} and only root can continue the job", fix)
 
 
 def _is_open(folder: Path) -> bool:
-    """Return whether all users may enter: an earlier release made the folder, or somebody opened it."""
+    """Return whether all users may enter, because an earlier release made the folder, or somebody changed its mode."""
     return folder.is_dir() and bool(stat.S_IMODE(folder.stat().st_mode) & 0o007)

@@ -1,7 +1,7 @@
-"""Where the user's own modules are: among what is installed, and in the folders that the job names. Imports none.
+"""Find the user's own modules: installed ones, and those in the folders that the job names. Imports none.
 
-A module in these folders is never passed over silently for another one of its name. The folder in which a job is
-started is not searched.
+Another module of the same name never silently replaces a module in these folders. The folder in which a job is started
+is not searched.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ __all__ = ["find_module", "not_importable", "search_in"]
 
 
 def search_in(folders: Sequence[str]) -> None:
-    """Let Python look for modules in these folders, here and in workers that start from now on: after all others."""
+    """Let Python search these folders after all others, here and in workers that start from now on. Idempotent."""
     sys.path.extend(place for place in folders if place not in sys.path)
     known = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     os.environ["PYTHONPATH"] = os.pathsep.join([*known, *(place for place in folders if place not in known)])
 
 
 def find_module(key: str, name: str, folders: Sequence[str]) -> None:
-    """Find the module of `module:function`, without running anything of it. Raises ConfigError for none.
+    """Find the module of `module:function` without running its code.
 
-    Refuses one in the job's folders that Python would pass over.
+    Raises ConfigError if there is none, or if Python would import another module in place of one in the job's folders.
     """
     module = name.partition(":")[0]
     own = _file_of(module, folders)
@@ -47,24 +47,24 @@ def find_module(key: str, name: str, folders: Sequence[str]) -> None:
 
 
 def not_importable(key: str, name: str, folders: Sequence[str], why: str) -> ConfigError:
-    """Return the error of a function that can't be had."""
+    """Return the error for a function that can't be imported."""
     return ConfigError(
         f"{key} {name} can't be imported",
-        why=f"{why}; looked for in {', '.join(folders)} and among what is installed, PYTHONPATH included",
+        why=f"{why}; searched: {', '.join(folders)}, the installed packages and PYTHONPATH",
         next='put the module beside the job\'s file, or name its folder: [job] modules = [".", "FOLDER"]',
     )
 
 
 def _is_found(top: str) -> bool:
-    """Return whether any finder knows this package: also one of a package that is installed to be edited.
+    """Return whether any finder knows this package, including the finder of an editable installation.
 
-    Python skips a finder without `find_spec`, and packages for old Pythons bring one.
+    Python skips a finder without `find_spec`, which packages for old Pythons may install.
     """
     return any(finder.find_spec(top, None) is not None for finder in sys.meta_path if hasattr(finder, "find_spec"))
 
 
 def _file_of(module: str, folders: Sequence[str]) -> str | None:
-    """Return the file that a dotted name means below these folders, without running anything of it."""
+    """Return the file of a dotted module name below these folders, without running its code."""
     names, places = module.split("."), list(folders)
     spec: ModuleSpec | None = None
     for count in range(1, len(names) + 1):

@@ -25,16 +25,16 @@ _BACKENDS_ELSEWHERE = {
     "jdbc": '; it is backend = "postgres" here (appends), or "idempotent_upsert" with url (keyed rows)',
     "postgresql": '; it is backend = "postgres" here',
 }
-"""How users of Spark and of other sinks may call what is here under another name."""
+"""By names that users of Spark and of other sinks may type: the backend's name here."""
 
 _LOG = logging.getLogger("exactsink")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendListing:
-    """One line of `exactsink backends`. `problem` is empty when the backend can be used.
+    """One line of `exactsink backends`. `problem` is empty if the backend can be used.
 
-    `source` is the plugin's entry point, `package` the installed package that has it, with its version.
+    `source` is the plugin's entry point. `package` is the installed package that brings it, with its version.
     """
 
     name: str
@@ -51,7 +51,7 @@ def installed_plugins() -> Iterable[EntryPoint]:
 
 
 class Registry:
-    """The plugins of this installation. Making one imports the plugin modules, not the backends."""
+    """The plugins of this installation. The constructor imports the plugin modules, not the backends."""
 
     def __init__(self, plugins: Iterable[EntryPoint]) -> None:
         self._manager = pluggy.PluginManager("exactsink")
@@ -70,7 +70,7 @@ class Registry:
         self._listeners = {found.plugin_name: self._hook_of("exactsink_event", found.plugin) for found in listening}
 
     def listings(self) -> list[BackendListing]:
-        """List every backend, trying to import each: a broken one is listed with its problem."""
+        """List every backend. Tries to import each, and lists a broken one with its problem."""
         unusable = {**self._broken, **self._disputed}
         rows = [
             BackendListing(name, name, self._packages.get(name, ""), 0, {}, problem)
@@ -87,7 +87,7 @@ class Registry:
         return sorted(rows, key=lambda row: row.name)
 
     def load(self, name: str, place: str) -> type[Backend]:
-        """Import a backend by its config name; `place` is where the config names it. Raises ConfigError."""
+        """Import a backend by its name in the config. `place` is the config's line that has it. Raises ConfigError."""
         spec = self.spec(name, place)
         if spec.contract != CONTRACT_VERSION:
             what = f"{place}: backend {name} ({self.package(name)}) was written for contract {spec.contract}"
@@ -107,26 +107,26 @@ class Registry:
         return found
 
     def package(self, name: str) -> str:
-        """Return the package that brings a backend, with its version; the plugin's name where none has it."""
+        """Return the package that brings a backend, with its version, or the plugin's name if no package is known."""
         source = self._specs[name][0]
         return self._packages[source] or f"plugin {source}"
 
     def strategies(self, name: str) -> Mapping[str, str]:
-        """Return a backend's strategies, with a line each; none for one that is not installed."""
+        """Return a backend's strategies, with a line for each; empty if the backend is not installed."""
         return self._specs[name][1].strategies if name in self._specs else {}
 
     def with_commands(self) -> Mapping[str, BackendSpec]:
-        """Return the backends that bring commands, by what their group is called."""
+        """Return the backends that bring commands, by the names of their command groups."""
         return {name.replace("_", "-"): spec for name, (_, spec) in self._specs.items() if spec.commands}
 
     def spec(self, name: str, place: str) -> BackendSpec:
-        """Return what a plugin announced of a backend; `place` is who asks. Raises ConfigError for an unknown one."""
+        """Return a plugin's spec of a backend. `place` names the caller. Raises ConfigError for an unknown backend."""
         if name not in self._specs:
             raise self._unknown(name, place)
         return self._specs[name][1]
 
     def send(self, event: Event) -> None:
-        """Report an event to every plugin that listens; one plugin's error must not keep the event from the others."""
+        """Report an event to every plugin that listens. One plugin's error does not keep the event from the others."""
         for name, hook in self._listeners.items():
             try:
                 hook(event=event)
@@ -146,7 +146,7 @@ class Registry:
                 self._specs[spec.name] = (name, spec)
 
     def _hook_of(self, hook: str, plugin: object) -> pluggy.HookCaller:
-        """Return a hook's caller for one plugin alone, so that its errors are its own."""
+        """Return a hook's caller for one plugin alone, so that an error can be attributed to it."""
         others = [other for other in self._manager.get_plugins() if other is not plugin]
         return self._manager.subset_hook_caller(hook, remove_plugins=others)
 
@@ -166,5 +166,5 @@ class Registry:
 
 
 def _package_of(plugin: EntryPoint) -> str:
-    found = plugin.dist  # none where an entry point was made by hand
+    found = plugin.dist  # None if an entry point was made by hand
     return "" if found is None else f"{found.name} {found.version}"

@@ -1,4 +1,4 @@
-"""A job's sinks, source and checkpoint seen side by side: what each alone does not show."""
+"""Check a job's sinks, source and checkpoint together, for problems that none of them shows alone."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["found_together", "own_targets"]
 
 
 def found_together(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
-    """Find what only shows where a job's sinks, source and checkpoint are seen side by side. Each with its sink."""
+    """Find the problems of a job's sinks, source and checkpoint together. Yield each with its sink."""
     yield from own_targets(config.source, sinks)
     yield from _in_the_jobs_folders(config, sinks)
     yield from _shared(sinks)
     mode = config.job.output_mode
     for name, sink in sinks.items():
         if mode != "append" and sink.backend.traits.appends:
-            message = f'output_mode = "{mode}" gives a key again in each epoch that changes it: each stays as a row'
+            message = f'output_mode = "{mode}" emits a key again in each epoch that changes it: each stays as a row'
             fix = "use idempotent_upsert; do nothing if you want every change as a row"
             yield name, Finding("warning", message, fix)
 
 
 def _in_the_jobs_folders(config: JobConfig, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
-    """Find targets below the checkpoint or the journal: both are removed, or put back, as a whole. And the reverse."""
+    """Find targets in the job's own folders, which people remove or restore as a whole, and job folders in targets."""
     folders = [_folder(str(config.checkpoint)), _folder(str(config.history))]
     for (name, target), folder in product(_places(sinks).items(), folders):
         if target == folder or target.startswith(f"{folder}/"):
-            message = f"{target} is in the job's own folder {folder}: without it the rows are gone"
+            message = f"{target} is in the job's own folder {folder}: if that is removed, the rows are gone"
             yield name, Finding("error", message, "give the sink a folder beside it")
         elif folder.startswith(f"{target}/") and not folder[len(target) + 1 :].startswith(("_", ".")):
             message = f"the job's own folder {folder} is in {target}: readers may take its files for rows"
@@ -51,18 +51,18 @@ def _shared(sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
         other = first.setdefault((brokers, places.get(name, sink.backend.target)), name)
         if sinks[other].kind != sink.kind:
             message = f"sink {other}, which is {sinks[other].kind}, has the same target {sink.backend.target}"
-            yield name, Finding("error", message, "give it another: a table deletes files that it does not name")
+            yield name, Finding("error", message, "give it another: a table deletes files that it does not list")
         elif other != name:
-            message = f"it writes into {sink.backend.target}, as sink {other} does: a row that both get is there twice"
+            message = f"it writes into {sink.backend.target}, as sink {other} does: a row that both get appears twice"
             fix = "give it another target; do nothing if their `where` never select the same row"
             yield name, Finding("warning", message, fix)
 
 
 def own_targets(source: SourceSection | None, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
-    """Find the sinks that write into what the job reads: an endless loop. Each with its finding.
+    """Find the sinks that write into the job's own source, which is an endless loop. Yield each with its finding.
 
-    An error where that is sure; else a warning: a topic of the same name, perhaps on another cluster, or a folder in
-    the source's.
+    The finding is an error if the loop is certain. It is a warning if a topic has the same name, perhaps on another
+    cluster, or if the sink's folder is in the source's folder.
     """
     if source is not None and source.format == "kafka":
         yield from _own_topics(source, sinks)
@@ -81,14 +81,14 @@ def _own_topics(source: SourceSection, sinks: Mapping[str, Sink]) -> Iterator[tu
             message = f"topic {topic} is the job's own source: each epoch's rows would be the next one's input"
             yield name, Finding("error", message, "give the sink, or the source, another topic")
         else:
-            message = f"the job's source has a topic {topic}, too: on the same cluster that is an endless loop"
-            yield name, Finding("warning", message, "nothing, if they are two clusters")
+            message = f"the job's source also has a topic {topic}: on the same cluster that is an endless loop"
+            yield name, Finding("warning", message, "do nothing if they are two clusters; else rename the topic")
 
 
 def _own_folders(source: SourceSection, path: str, sinks: Mapping[str, Sink]) -> Iterator[tuple[str, Finding]]:
-    """Spark takes each file in the source's folder, whatever its name ends with; folders in it where it is asked to.
+    """Find the sinks in the source's folder. Spark reads every file there, whatever its name ends with.
 
-    With a pattern or a filter nothing is sure.
+    It reads subfolders only with `recursiveFileLookup`. With a pattern or a filter, nothing is certain.
     """
     options = {key.lower(): str(value).lower() for key, value in source.options.items()}
     place = _folder(path)
@@ -104,11 +104,11 @@ def _own_folders(source: SourceSection, path: str, sinks: Mapping[str, Sink]) ->
             yield name, Finding("error", message, "give the sink, or the source, another folder")
         else:
             message = f"{target} is in the source's folder {fixed}: an endless loop if the source takes its files"
-            yield name, Finding("warning", message, "give the sink another folder; nothing, if it never does")
+            yield name, Finding("warning", message, "give the sink another folder; do nothing if it never does")
 
 
 def _places(sinks: Mapping[str, Sink]) -> Mapping[str, str]:
-    """Return the folder of each sink whose target names one, `file:///lake` as well as `delta:/lake`."""
+    """Return the folder of each sink that has one, for `file:///lake` as well as `delta:/lake`."""
     found = {}
     for name, sink in sinks.items():
         rest = sink.backend.target.partition(":")[2]
@@ -119,7 +119,7 @@ def _places(sinks: Mapping[str, Sink]) -> Mapping[str, str]:
 
 
 def _folder(place: str) -> str:
-    """Return one name for what a source and a sink may spell in several ways."""
+    """Return one spelling of a place that a source and a sink may spell differently."""
     rest = place.partition("://")[2]
     return f"{object_scheme(place)}://{rest.rstrip('/')}" if is_object_url(place) else os.path.realpath(rest or place)
 

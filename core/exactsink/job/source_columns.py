@@ -1,4 +1,4 @@
-"""The columns of a job's frame, where its file says them all: `[source] schema` in the words of Arrow. No Spark."""
+"""Read a job's columns from `[source] schema` into Arrow types, without Spark, if its file names all of them."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _MOMENTS = ("timestamp", "timestamp_ltz")
 
 
 def source_columns(config: JobConfig) -> pa.Schema | None:
-    """Return the columns of the sinks' frame; None where only Spark can say them.
+    """Return the columns of the sinks' frame, None if only Spark knows them.
 
-    That is where a transform or a route makes them, the source brings its own, a type has parts, or folders of a file
-    source may bring columns (`day=1`).
+    Only Spark knows them if a transform or a route makes them, the source has its own, a type is nested, or the folders
+    of a file source may add columns (`day=1`).
     """
     source, job = config.source, config.job
     if source is None or source.schema_ is None or job.transform or job.route or config.transform is not None:
         return None
     if source.format.lower() not in _FILES or _may_bring_columns(source.path):
         return None
-    if "spark.sql.timestampType" in config.spark.conf:  # it says what TIMESTAMP is
+    if "spark.sql.timestampType" in config.spark.conf:  # it changes the meaning of TIMESTAMP
         return None
     zone = str(config.spark.conf.get("spark.sql.session.timeZone", "UTC"))
     fields, at = [], 0
@@ -68,7 +68,7 @@ def source_columns(config: JobConfig) -> pa.Schema | None:
 
 
 def columns_of(sink: Sink, source: pa.Schema | None) -> pa.Schema | None:
-    """Return a sink's rows of such a frame, shaped; None where only Spark can say them.
+    """Return the columns of a sink's shaped rows from such a frame, None if only Spark knows them.
 
     Raises ConfigError for columns that its backend refuses.
     """
@@ -92,7 +92,7 @@ def _kind(name: str, of: str | None, zone: str) -> pa.DataType | None:
 
 
 def _may_bring_columns(path: str | None) -> bool:
-    """Return whether Spark may find columns in the names of folders; it may where that can't be seen from here."""
+    """Return whether Spark may find columns in the names of folders, or this process can't see the folders."""
     if path is None or not os.path.isdir(path):
         return True
     with os.scandir(path) as entries:

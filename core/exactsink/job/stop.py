@@ -1,4 +1,4 @@
-"""A driver that is asked to end: by a signal, or by a file beside its journal. It ends its epoch first, in time."""
+"""End a driver on request: by a signal, or by a file beside its journal. Its epoch ends first, within a time limit."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _WAKE = b"\xff"  # no signal's number
 _INTERRUPT_SECONDS = 10.0
 _CRASH_SECONDS = 5.0
 _SAME_SECONDS = 0.5
-"""Within these another signal is the same request: `timeout` sends it to the process and to its group, systemd may send
-SIGHUP behind SIGTERM."""
+"""Another signal within this time is the same request: `timeout` signals the process and its group, and systemd may
+send SIGHUP after SIGTERM."""
 _LOOK_SECONDS = 1.0
-_LOOK_FAR_SECONDS = 15.0  # there each look is a request
+_LOOK_FAR_SECONDS = 15.0  # an object store: each poll is a request
 
 
 def driver_name() -> str:
-    """Return what a driver of this process is called in claims and in `state.json`."""
+    """Return the name of this process's driver in claims and in `state.json`."""
     return f"{platform.node()}:{os.getpid()}"
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequest:
-    """Who asks which driver to end, and within how many seconds."""
+    """A request that a driver ends `within` so many seconds. `by` names the requester."""
 
     driver: str
     within: float
@@ -48,22 +48,22 @@ class StopRequest:
 
 
 class StopFile:
-    """`stop.json` in a job's folder: what `exactsink stop` asks of the driver that it names. Advisory."""
+    """`stop.json` in a job's folder: the request of `exactsink stop` to the driver that it names. Advisory."""
 
     def __init__(self, folder: AnyPath) -> None:
         self._path = folder / "stop.json"
 
     @property
     def look_seconds(self) -> float:
-        """How long to wait between two looks."""
+        """The seconds between two polls."""
         return _LOOK_FAR_SECONDS if isinstance(self._path, ObjectPath) else _LOOK_SECONDS
 
     def write(self, request: StopRequest) -> None:
-        """Ask. Raises OSError."""
+        """Write a request, in place of an earlier one. Raises OSError."""
         replace_file(self._path, json.dumps(asdict(request)).encode())
 
     def read(self) -> StopRequest | None:
-        """Return what is asked; None when nothing is. Raises OSError."""
+        """Return the request, None if there is none, or it is malformed. Raises OSError."""
         try:
             request = StopRequest(**json.loads(self._path.read_text()))
             sensible = math.isfinite(request.within) and request.within >= 0
@@ -72,24 +72,24 @@ class StopFile:
             return None
 
     def clear(self) -> None:
-        """Forget what was asked of an earlier driver. Raises OSError."""
+        """Delete the request to an earlier driver. Idempotent. Raises OSError."""
         with suppress(FileNotFoundError):
             self._path.unlink()
 
 
 class Stop:
-    """Whether this process is asked to end. A thread waits for it, so that a hanging call can't keep it from ending.
+    """The request that this process ends. A thread polls for it, so that a call that hangs can't prevent the end.
 
-    The first signal, or a request, sets `asked`: then whoever drives ends after the running epoch, or at once where
-    `at_once` is set (SIGINT). What has not ended in time, and a second signal later than half a second, end the process
-    as a crash would, without its JVM: `say(text, code)` reports that, and each of `on_crash` is called before.
-    `on_asked(by, seconds)` is called once.
+    The first signal, or a request, sets `asked`, and calls `on_asked(by, seconds)` once. The caller then ends after the
+    running epoch, or at once if `at_once` is set (SIGINT). If it does not end in time, or a second signal comes more
+    than half a second later, the process ends as in a crash, without its JVM: `say(text, code)` reports it, each of
+    `on_crash` is called, and then the process exits.
     """
 
     def __init__(self, within: float = 60.0) -> None:
         self.within = within
         self.asked = ""
-        """Who asked; empty until then."""
+        """The requester; empty before the first request."""
         self.at_once = False
         self.on_asked: Callable[[str, float], None] = lambda by, seconds: None
         self.on_crash: list[Callable[[], None]] = []
@@ -104,22 +104,23 @@ class Stop:
         self._thread = threading.Thread(target=self._hear, name="exactsink-stop", daemon=True)
 
     def watch(self, folder: AnyPath) -> None:
-        """Poll the requests in a job's folder, too; one for an earlier driver is void."""
+        """Also poll for requests in a job's folder. Deletes a request to an earlier driver."""
         file = StopFile(folder)
         with suppress(OSError, ExactsinkError):
             file.clear()
         self._file = file
 
     def take_signals(self) -> None:
-        """Take SIGINT, SIGTERM and SIGHUP from whoever has them now, if this has been started: a Spark context takes
-        SIGINT. SIGHUP stays ignored where it is, as `nohup` wants it.
+        """Handle SIGINT, SIGTERM and SIGHUP here from now on, if this was started. Idempotent.
+
+        Call it again after making a Spark context, which takes SIGINT. An ignored SIGHUP stays ignored, for `nohup`.
         """
         if self._ears is None:
             return
         for number in _SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, _only_heard)
-        signal.set_wakeup_fd(self._ears[1].fileno(), warn_on_full_buffer=False)  # heard though this thread hangs
+        signal.set_wakeup_fd(self._ears[1].fileno(), warn_on_full_buffer=False)  # works even if this thread hangs
 
     def start(self) -> None:
         """Begin to poll."""
@@ -128,7 +129,7 @@ class Stop:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop polling: the process ends by itself now. Idempotent."""
+        """Stop polling, because the process ends by itself now. Idempotent."""
         ears, self._ears = self._ears, None
         if ears is not None:
             ears[1].send(b"\0")
@@ -137,10 +138,10 @@ class Stop:
                 end.close()
 
     def crash(self, why: str) -> None:
-        """End this process now, as a crash would, with all that `on_crash` says."""
-        self.say(f"{why}: ended as by a crash; nothing decided is lost, the next start goes on", self._code)
+        """End this process now, as in a crash, after `say` and each of `on_crash`."""
+        self.say(f"{why}: ended as in a crash; nothing decided is lost, and the next start continues", self._code)
         for act in self.on_crash:
-            _aside(act).join(_CRASH_SECONDS)  # it may hang as the rest does
+            _aside(act).join(_CRASH_SECONDS)  # it may hang, like the rest
         os._exit(self._code)
 
     def _hear(self) -> None:
@@ -150,15 +151,15 @@ class Stop:
             number = self._next(hearing)
             if number == 0:
                 return
-            if number in _SIGNALS:  # all that the process handles come here
+            if number in _SIGNALS:  # every handled signal comes here
                 self._signalled(signal.Signals(number))
             elif self._end is not None and time.monotonic() >= self._end:
-                self.crash(f"not ended {self._seconds:.0f} s after {self.asked}")
+                self.crash(f"the driver has not ended within {self._seconds:.0f} s of {self.asked}")
             elif not self.asked and (self._looking is None or not self._looking.is_alive()):
                 self._looking = _aside(self._look)  # a store may hang
 
     def _next(self, hearing: socket.socket) -> int | None:
-        """Wait for a signal's number; 0 for the end, None when it is time to look."""
+        """Wait for a signal's number. Return 0 for the end, None if it is time to poll."""
         look = _LOOK_SECONDS if self._file is None else self._file.look_seconds
         wait = look if self._end is None else max(0.01, self._end - time.monotonic())
         hearing.settimeout(wait)
@@ -182,7 +183,7 @@ class Stop:
         file = self._file
         if file is None:
             return
-        with suppress(OSError, ExactsinkError):  # advisory: the next look tries again
+        with suppress(OSError, ExactsinkError):  # advisory: the next poll tries again
             request = file.read()
             if request is not None and request.driver == driver_name() and not self.asked:
                 self._ask(request.by, request.within, at_once=False)
@@ -195,18 +196,18 @@ class Stop:
         _aside(lambda: self.on_asked(by, seconds))
         ears = self._ears
         if ears is not None:
-            ears[1].send(_WAKE)  # to wait for the end from now on
+            ears[1].send(_WAKE)  # so that it waits for the end from now on
 
 
 def _aside(act: Callable[[], object]) -> threading.Thread:
-    """Do something in a thread of its own, which may never end."""
+    """Call a function in its own thread, which may never end."""
     acting = threading.Thread(target=act, daemon=True)
     acting.start()
     return acting
 
 
 def _only_heard(number: int, frame: FrameType | None) -> None:
-    """Do nothing: the number goes to the thread that waits for it."""
+    """Do nothing, because the polling thread gets the number."""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from exactsink.operate.rebase import RebasePlan, decided_counts, in_words, rebas
 from exactsink.operate.recovery import Recovery
 from exactsink.operate.refusals import votes_lost
 from exactsink.operate.views import assess
-from exactsink.protocol.commit import CommitCalls, Retry, all_before, in_threads
+from exactsink.protocol.commit import CommitCalls, Retry, all_before, give_up, in_threads
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log, other_journal
@@ -86,8 +86,8 @@ class Operator:
         """Commit the last decided epoch again, and abort undecided work, as a driver's start does, but without Spark.
 
         A sink that does not answer is set aside, and then nothing is swept. The result's `left` says so, and names the
-        lost votes, whose rows only the job has. A batch run becomes complete once all its sinks are committed.
-        `sweep_tokens` are foreign tokens whose work is aborted as well; an empty journal is claimed only to sweep
+        lost votes: only the job has their rows. A batch run becomes complete once all its sinks are committed.
+        `sweep_tokens` are foreign tokens, for work that is also aborted; an empty journal is claimed only to sweep
         those. With a `part`, nothing else is committed or aborted, and the journal does not record that the job is
         clean. Idempotent. Raises Fenced while a driver may be alive, unless `take_over`.
         """
@@ -110,7 +110,7 @@ class Operator:
     def recovery_plan(
         self, *, take_over: bool, sweep_tokens: frozenset[str] = frozenset(), part: Part | None = None
     ) -> Recovery:
-        """Return what `recover` would return, and raise what it would raise. Changes nothing."""
+        """Return the result that `recover` would return, and raise its errors. Changes nothing."""
         log = self._journal.read()
         if not take_over:
             self._refuse_live(take_over, log)
@@ -183,8 +183,7 @@ class Operator:
         return len(listed)
 
     def _recovery(self, start: Start, part: Part | None, *, planned: bool = False) -> Recovery:
-        decision = self._journal.log.decision
-        return Recovery.of(decision.epoch if decision else None, self._sinks, start, part, planned=planned)
+        return Recovery.of(self._journal.log, self._sinks, start, part, planned=planned)
 
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Continue the journal with the checkpoint that exists now or, if there is none, with the next new one.
@@ -204,7 +203,7 @@ class Operator:
                 f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
                 f"{claim.first_epoch}",
                 reason,
-                Recovery.of(None, self._sinks, start).settled,
+                self._recovery(start, None).settled,
             )
         return batch, claim.first_epoch
 
@@ -222,14 +221,14 @@ class Operator:
             next="exactsink run JOB.toml"
             if fits
             else "one of the two is an older copy: restore the newer one; or `exactsink rebase JOB.toml`, which "
-            "goes on from what the targets hold",
+            "goes on from the targets' marks",
         )
 
     def rebase_plan(self, *, take_over: bool) -> RebasePlan:
-        """Return what a rebase would do, and its effect on each sink's rows. Changes nothing.
+        """Return the steps of a rebase, and its effect on each sink's rows. Changes nothing.
 
-        Raises ConfigError for a batch run whose rows show already, Fenced while a driver may be alive, unless
-        `take_over`, LineageError for another job's journal, and the error of a sink that does not answer.
+        Raises ConfigError for a batch run with visible rows, Fenced while a driver may be alive, unless `take_over`,
+        LineageError for another job's journal, and the error of a sink that does not answer.
         """
         log = self._journal.read()
         check_identity(log, identity_of(self._history))
@@ -247,9 +246,9 @@ class Operator:
         return plan
 
     def rebase(self, named: Mapping[str, str], batch: int | None, *, reason: str, take_over: bool) -> RebasePlan:
-        """Continue from the present state of the named targets. Return what was done.
+        """Continue from the present state of the named targets. Return the plan that was carried out.
 
-        `named` repeats what each target holds: an epoch's number, `birth` or `none`. `batch` is the checkpoint's next
+        `named` repeats each target's mark: an epoch's number, `birth` or `none`. `batch` is the checkpoint's next
         one. Raises ConfigError if either is wrong, and the errors of `rebase_plan`. An empty journal gets its first
         claim.
         """
@@ -290,7 +289,8 @@ class Operator:
             done = self._done()(log.decision.epoch)
             left = calls.commit(log.decision, committers, in_threads, source_done=done)
             if left.lost:
-                raise votes_lost(log.decision.epoch, {name: len(gone) for name, gone in left.lost.items()}, "")
+                word = give_up(log.decision, left.outcomes)
+                raise votes_lost({name: len(gone) for name, gone in left.lost.items()}, word)
             stands = {name: committers[name].mark() for name in marks.sinks}
         return plan.with_marks(stands)
 
@@ -301,7 +301,7 @@ class Operator:
         if self._history.run is not None and (shown or self._journal.log.is_complete):
             where = f"its rows show in {', '.join(shown)}" if shown else "it is complete"
             raise ConfigError(
-                f"batch run {self._history.run} has nothing to go on with: {where}",
+                f"batch run {self._history.run} can't be continued: {where}",
                 why="a run is one epoch: if it is written again, the rows that show are doubled",
                 next="compare the targets with the run's rows, and write the missing rows in a run of another name",
             )
@@ -322,8 +322,7 @@ class Operator:
         with closing(coordinator):
             start = coordinator.start(query_id, self._done(), sweep_tokens, sets_aside=sets_aside, part=part)
             if start.lost and not sets_aside:
-                assert journal.log.decision is not None
-                raise votes_lost(journal.log.decision.epoch, start.lost, "")
+                raise votes_lost(start.lost, give_up(journal.log.decision, start.outcomes))
             yield start
             if self._history.run is None:  # a run's sinks never change
                 coordinator.leave()

@@ -41,7 +41,7 @@ _SHARE = 0.4
 
 _JOURNAL = "the journal"
 _PACKAGES = {"prometheus": "prometheus_client", "opentelemetry": "opentelemetry"}
-_SPARK = "the source's rows; Spark with its settings, what executors have installed and may write"
+_SPARK = "the source's rows; Spark with its settings; the executors' packages and permissions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +181,11 @@ def _not_looked_at(
     if filtered:
         yield f"`where` of {', '.join(filtered)}"
     given = (config.job.transform, config.job.route, config.transform and config.transform.key)
-    yield from (f"what {name} does" for name in given if name)
+    yield from (f"the effect of {name}" for name in given if name)
 
 
 def _unmarked(history: _History, away: Mapping[str, ExactsinkError]) -> Iterator[str]:
-    """Name the sinks that answered, but whose mark and work were not read in time."""
+    """Name the sinks that answered, but not in time for their marks and work to be read."""
     mute = [view.name for view in history.views if view.in_config and not view.asked and view.name not in away]
     if mute:
         yield f"marks of {', '.join(mute)}, which took too long"

@@ -120,11 +120,11 @@ def _of_decided(doubt: Doubt, commands: Commands) -> Iterator[Line]:
         yield "safe", "to restore the journal, the checkpoint and the targets from one moment"
         yield "never", "go on as if nothing had happened: epochs would be missing, or doubled"
         yield "or", f"give up its participants that are proven lost (listed first): {resolve.format('given-up')}"
-        yield "next", f"`{commands.of('rebase')}` shows what every target holds"
+        yield "next", f"`{commands.of('rebase')}` shows every target's mark"
     elif doubt.state == "unknown":
         yield "safe", "to restore the parts that the evidence names; then the job continues by itself"
         yield "never", "guess: taken as committed, rows may be missing; taken as lost, they may be doubled"
-        yield "or", f"look into the target, and record what you found: {resolve.format('committed')} (or --as lost)"
+        yield "or", f"look into the target, and record the outcome: {resolve.format('committed')} (or --as lost)"
         yield "next", commands.of("recover")
     else:
         yield "safe", "to wait: the decision stays valid"

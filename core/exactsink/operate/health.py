@@ -9,7 +9,7 @@ from exactsink.contract import ExactsinkError, ForeignError, InDoubtError, Linea
 from exactsink.job.commands import Commands
 from exactsink.observe.state import is_ahead, is_live, last_heard
 from exactsink.operate.views import SinkView
-from exactsink.protocol.commit import in_doubt
+from exactsink.protocol.commit import give_up, in_doubt
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.log import Log
 
@@ -62,7 +62,7 @@ def health_of(
 def _needs_a_person(view: SinkView) -> bool:
     """Return whether only a person can settle the sink.
 
-    A driver at work settles one whose store is unreachable or slow.
+    A driver at work settles a sink with an unreachable or slow store.
     """
     away = view.in_config and not view.asked
     return bool(view.count("unknown")) or (view.problem is not None and not away)
@@ -91,9 +91,9 @@ def _in_doubt(
         return InDoubtError(what, why=f"sink {worst.name}: {doubt.why}", next=commands.typed(doubt.next))
     if worst.count("lost"):
         why = f"sink {worst.name} has lost {worst.count('lost')} of them, and only the job has their rows"
-        word = f"{commands.of('indoubt resolve')} --epoch {epoch} --sink {worst.name} --as given-up --reason 'TEXT'"
+        word = commands.typed(give_up(log.decision, {worst.name: worst.standings}))
         return InDoubtError(
-            what, why=why, next=f"{commands.start} (it writes them again); where its source can't: {word}"
+            what, why=why, next=f"{commands.start} (it writes them again); or, if its source can't: {word}"
         )
     held = f" ({worst.name} waits for {', '.join(worst.held_back_by)})" if worst.held_back_by else ""
     then = commands.of("recover") if commands.run is not None else f"{commands.start}, or {commands.of('recover')}"

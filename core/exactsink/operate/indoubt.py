@@ -23,7 +23,7 @@ class Doubt:
 
     The first four values of `State` are of decided participants, in the words of `status`. `ref` is the store's own
     name. `partition` and `rows` are known only for decided ones. `evidence` says why it is lost, unknown or not
-    queried. `went_back` says that its sink's mark is not the one that the journal expects; then no more is known.
+    queried. `went_back` says that its sink's mark differs from the journal's. Then no more is known.
     `held_back_by` are the sinks that must be committed before its own, and are not yet.
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from exactsink.contract import Committed, Outcome, Prepared
 from exactsink.operate.views import SinkView
-from exactsink.protocol.commit import all_before, in_doubt
+from exactsink.protocol.commit import all_before, give_up, in_doubt
 from exactsink.protocol.journal.log import Log, other_journal
 from exactsink.protocol.lineage import nobody_has_its_rows
 from exactsink.protocol.reach import Part, Reach, Start
@@ -43,7 +43,7 @@ def planned(
     held_back = frozenset(name for name in committed if name not in aside and before[name] & undone)
     lost = {name: count for name, count in lost.items() if name not in held_back}
     if lost and source_done and part is None:
-        raise nobody_has_its_rows(epoch)
+        raise nobody_has_its_rows(epoch, give_up(log.decision, {name: mine[name].standings for name in lost}))
     outcomes = {name: _outcomes(view) for name, view in committed.items() if name not in held_back}
     swept = {} if aside else _swept(mine, log, sweep_tokens, reach)
     return Start(lost, outcomes, swept, held_back, aside)

@@ -58,7 +58,7 @@ class Found:
             raise refusal
 
     def refusal(self, by_findings: PreflightError) -> ExactsinkError | None:
-        """Return the gravest error that would stop the job: first those that a person must fix.
+        """Return the gravest error that would stop the job. Errors that a person must fix are graver than others.
 
         `by_findings` is the error for the findings.
         """

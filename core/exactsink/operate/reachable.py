@@ -81,7 +81,7 @@ def import_clients(sinks: Mapping[str, Sink], job: str) -> None:
 
 
 def late_sink(sink: Sink, seconds: float) -> Retryable:
-    """Return the error for a sink whose store has not answered in time."""
+    """Return the error for a sink if its store has not answered in time."""
     servers, (kind, _, path) = ", ".join(sink.backend.servers), sink.backend.target.partition(":")
     folder = path.removeprefix("//").partition("#")[0] if kind in _LOCAL else ""
     return late(f"sink {sink.name}", servers or sink.backend.target, seconds, folder=folder)

@@ -153,7 +153,7 @@ class _Case:
             yield f"nothing more of epoch {self.decided} is committed here"
 
     def _counted(self, view: SinkView, first: int, keeps: bool) -> Iterator[str]:
-        """Yield the epochs that are missing, and those that come again."""
+        """Yield the epochs that are missing, and the epochs that come again."""
         differs, known = view.problem is not None, view.expected.now if view.expected is not None else None
         whole = not differs and bool(self.log.claims) and (keeps or not view.committables)
         last = self.log.next_epoch - 1 if whole else _epoch(view.mark)

@@ -16,6 +16,8 @@ from exactsink.contract import (
     Unknown,
 )
 from exactsink.operate.refusals import votes_lost
+from exactsink.protocol.commit import give_up
+from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Settled
 from exactsink.protocol.reach import OutcomeUnknown, Part, Start
 
@@ -24,17 +26,21 @@ __all__ = ["Recovery"]
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The outcome of each sink for the last decided epoch, None if none is decided. `aside` sinks did not answer."""
+    """The outcome of each sink for the last decided epoch, None if none is decided. `aside` sinks did not answer.
+
+    `give_up` is the command that drops lost votes.
+    """
 
     epoch: int | None
     settled: tuple[Settled, ...]
     aside: Mapping[str, Exception]
+    give_up: str = ""
     planned: bool = False
     part: Part | None = None
 
     @classmethod
     def of(
-        cls, epoch: int | None, sinks: Iterable[str], start: Start, part: Part | None = None, *, planned: bool = False
+        cls, log: Log, sinks: Iterable[str], start: Start, part: Part | None = None, *, planned: bool = False
     ) -> Recovery:
         """Make it from the result of a start, or of a `planned` one.
 
@@ -44,7 +50,9 @@ class Recovery:
             waits = start.aside if part.refs else ()
             named = part.sinks.union((sink for sink, _ in part.refs), waits)
             sinks = [name for name in sinks if name in named]
-        return cls(epoch, tuple(_settled(name, start) for name in sinks), start.aside, planned, part)
+        settled, decision = tuple(_settled(name, start) for name in sinks), log.decision
+        epoch = decision.epoch if decision is not None else None
+        return cls(epoch, settled, start.aside, give_up(decision, start.outcomes), planned, part)
 
     def left(self) -> ExactsinkError | None:
         """Return the gravest problem that a person must solve now, None if everything is settled."""
@@ -56,8 +64,7 @@ class Recovery:
         unsettled = [sink.sink for sink in self.settled if sink.left and not sink.lost]
         why = "; ".join(f"{name}: {_cause(error)}" for name, error in aside.items())
         if lost:
-            assert self.epoch is not None
-            return votes_lost(self.epoch, lost, why)
+            return votes_lost(lost, self.give_up, why)
         if not aside:
             return None
         later = all(isinstance(error, Retryable | OSError) for error in aside.values())

@@ -39,15 +39,12 @@ def held_back(sink: str) -> InDoubtError:
     )
 
 
-def votes_lost(epoch: int, lost: Mapping[str, int], why: str) -> InDoubtError:
-    """Return the error for votes that the store proves lost, by sink."""
-    named = next(iter(lost)) if len(lost) == 1 else "NAME"
+def votes_lost(lost: Mapping[str, int], give_up: str, why: str = "") -> InDoubtError:
+    """Return the error for votes that the store proves lost, by sink. `give_up` is the command that drops them."""
     return InDoubtError(
         f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
         why=why or "the store proves that they never became visible",
-        next="start the job, which writes them again: `exactsink run JOB.toml`; or, "
-        f"where its source can't: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {named} "
-        f"--as {GIVEN_UP} --reason 'TEXT'",
+        next=f"start the job, which writes them again: `exactsink run JOB.toml`; or, if its source can't: {give_up}",
     )
 
 
@@ -56,7 +53,7 @@ def nothing_left(word: Word) -> ConfigError:
     return ConfigError(
         f"nothing of epoch {word.epoch} in sink {word.sink} is {kind}",
         why="`committed` and `lost` are for a participant that nothing proves, "
-        f"`{GIVEN_UP}` is for one that is proven lost; all others are committed",
+        f"`{GIVEN_UP}` is for a participant that is proven lost; all others are committed",
         next="exactsink indoubt list JOB.toml",
     )
 

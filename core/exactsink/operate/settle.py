@@ -36,8 +36,7 @@ class Settler(Operator):
         """Return the part that these names mean: whole sinks, or participants; None if nothing is named.
 
         A decided participant means its sink's part of the decision. A sink includes the sinks that come before it.
-        Raises LineageError for a foreign participant whose token is not named, and Fenced for one that may belong to a
-        live driver.
+        Raises LineageError for a foreign participant unless `tokens` has its token, and Fenced if its driver may live.
         """
         if not sinks and not references:
             return None
@@ -131,7 +130,7 @@ class Settler(Operator):
         decision, name = log.decision, word.sink
         why = ""
         if decision is None:
-            why = "the journal is empty, and only a journal knows what was decided"
+            why = "the journal is empty, and only a journal has the decisions"
         elif decision.epoch != word.epoch:
             why = f"the last decided one is {decision.epoch}, and all before it are committed"
         elif not decision.committables(name) or not is_bound(self._sinks, decision, name):

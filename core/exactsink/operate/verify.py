@@ -83,13 +83,13 @@ class _Held:
     highest: int | None = None
     """The mark's epoch, if the mark differs: rows above it are gone; -1 if all rows may be gone."""
     audits: Mapping[int, Audit] = field(default_factory=dict)
-    why_none: str = "nothing in its target says which rows are this epoch's: see epoch_column"
+    why_none: str = "its target does not record which rows belong to this epoch: see epoch_column"
 
 
 def verify(
     history: JobHistory, sinks: Mapping[str, Sink], first: int | None, last: int | None, *, deep: bool
 ) -> Verification:
-    """Check the epochs from `first` to `last`. None means the first or last one that the journal knows.
+    """Check the epochs from `first` to `last`. None means the first or last epoch that the journal knows.
 
     A sink that can't be queried is reported, and does not block others. Raises ConfigError if the journal knows none of
     the epochs, LineageError or Retryable if the journal can't be read.

@@ -60,7 +60,7 @@ class SinkView:
     `committables` are those of the last decision, each with its state in `standings`. `standings` is empty if the store
     was not queried (`asked` is false), and `problem` then says why: the store is down, or hangs; or the config lacks
     the sink (`in_config` is false) and work may be left there. If the store was queried, `problem` says why its `mark`
-    is not the one that the journal expects. `held_back_by` are the sinks before it (`after`) that are not proven.
+    differs from the journal's. `held_back_by` are the sinks before it (`after`) that are not proven.
     """
 
     name: str

@@ -50,7 +50,7 @@ def broken(sink: str, backend: object, what: str, why: str = "") -> ContractErro
     return ContractError(
         f"sink {sink}: {what}",
         why="; ".join(filter(None, (why, f"this is a mistake in {origin(backend)}"))),
-        next="nothing decided is lost: report it to the plugin's author, then the same command with a fixed plugin",
+        next="report it to the plugin's author, then run the same command with a fixed plugin; nothing decided is lost",
     )
 
 

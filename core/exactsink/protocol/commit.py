@@ -33,6 +33,7 @@ __all__ = [
     "Retry",
     "SinkCommit",
     "all_before",
+    "give_up",
     "in_doubt",
     "in_threads",
     "resolved_by",
@@ -88,7 +89,7 @@ class CommitCalls:
     """Commit a decision, sink by sink, each until it has an outcome.
 
     `check_mark(sink)` compares the sink's mark with the journal before each try, and raises if they differ.
-    `possible(sink, outcomes)` compares the mark with the losses that were found, and turns those that it contradicts
+    `possible(sink, outcomes)` compares the mark with the losses that were found. It turns a loss that the mark refutes
     into Unknown. `resolved` is an operator's outcome for participants in doubt, by sink and ref: `committed` or `lost`.
     `before` names the sinks that must be committed before a sink is tried.
     """
@@ -109,9 +110,9 @@ class CommitCalls:
         *,
         source_done: bool = False,
     ) -> CommitResult:
-        """Commit every sink in `committers` that is not set aside, and return the lost committables.
+        """Commit every sink in `committers` that is not set aside, and return the lost committables. Idempotent.
 
-        Every sink gets its turn before an error is raised, except those that come after a sink that is not committed.
+        Every sink gets its turn before an error is raised, unless it comes after a sink that is not committed.
         Raises InDoubtError for an Unknown, otherwise the gravest error of a sink that is not set aside. `source_done`
         says that the source has recorded the epoch as done. That proves that every participant was committed once, so
         an Unknown then means that the evidence has expired, not that a row is in doubt.
@@ -249,6 +250,25 @@ def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequenc
         f"the outcome: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'"
         f"{only} (or --as lost, and the job writes it again){each}",
     )
+
+
+def give_up(decision: Decision | None, found: Mapping[str, Sequence[object]]) -> str:
+    """Return the command that gives up the first sink's lost participants; empty if none is lost. `found` is by sink.
+
+    A store that commits an epoch as a whole finds all its participants lost if one is missing. Then the evidence names
+    the missing ones, and so does the command: without `--ref` it would also give up the others.
+    """
+    for sink, outcomes in found.items():
+        votes = decision.committables(sink) if decision is not None else ()
+        lost = [(c.txn.epoch, c.ref, one) for c, one in zip(votes, outcomes, strict=False) if isinstance(one, Lost)]
+        named = [ref for _, ref, one in lost if ref in one.evidence]
+        words = "".join(f" --ref {shlex.quote(ref)}" for ref in named if len(named) < len(lost))
+        if lost:
+            return (
+                f"exactsink indoubt resolve JOB.toml --epoch {lost[0][0]} --sink {sink} --as given-up "
+                f"--reason 'TEXT'{words}"
+            )
+    return ""
 
 
 def _lost(result: SinkCommit, decision: Decision, events: Events) -> Sequence[Committable]:

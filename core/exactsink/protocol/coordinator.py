@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from exactsink.contract import Committable, Committer, ExactsinkError, Fenced, InDoubtError, Refused, Retryable
-from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, in_threads
+from exactsink.protocol.commit import CommitCalls, CommitResult, Parallel, Retry, all_before, give_up, in_threads
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, fenced_by
@@ -112,7 +112,7 @@ class Coordinator:
         self._committers: dict[str, Committer] = {}
         self._marks = Marks.of({}, {}, lambda: journal.log, retry.wait)
         self._sweep = Sweep(events, journal.whole)
-        self._unrepaired = False
+        self._unrepaired = ""  # the command that gives up lost votes; empty if there are none
         self._complete_epoch: int | None = None
         self._finished: int | None = None  # the last epoch that this claim has finished
 
@@ -127,8 +127,8 @@ class Coordinator:
     ) -> Start:
         """Claim the job, finish the last decided epoch as far as possible, and sweep older generations.
 
-        `source_done(epoch)` says whether the source has recorded that epoch as done. `sweep_tokens` are tokens of
-        foreign claims whose work an operator wants swept as well. `run_epoch` writes lost rows again. With
+        `source_done(epoch)` says whether the source has recorded that epoch as done. `sweep_tokens` are foreign claims'
+        tokens, for work that an operator also wants swept. `run_epoch` writes lost rows again. With
         `sets_aside`, a sink that does not answer ends only its own part, and every sweep. No epoch can be run then, nor
         after a `part`, which limits the sinks and participants that are committed and swept. Raises LineageError,
         ConfigError, InDoubtError or Retryable. Nothing is committed or swept before the claim is proven valid.
@@ -166,7 +166,7 @@ class Coordinator:
             self._events.report("not_left_clean", level=logging.WARNING, error=str(error))
 
     def run_epoch(self, batch: Batch) -> EpochResult:
-        """Write, decide and commit a new batch, or finish and skip one that an earlier claim has decided.
+        """Write, decide and commit a new batch, or finish and skip a batch that an earlier claim has decided.
 
         When it returns, every row of the batch is durable and visible in every sink. After any error, nothing decided
         is lost, and the next driver's start removes everything undecided.
@@ -226,9 +226,9 @@ class Coordinator:
         waiting = left.held_back.union(name for name in self._sinks if not reach.commits(name))
         self._marks.check_committed(lost, waiting, reach)
         if decision is not None:
+            self._unrepaired = give_up(decision, left.outcomes) if left.lost else ""
             if left.lost and done and not reach.part:
-                raise nobody_has_its_rows(decision.epoch)
-            self._unrepaired = bool(left.lost)
+                raise nobody_has_its_rows(decision.epoch, self._unrepaired)
             open_in = waiting.union(reach.aside)
             is_open = bool(left.lost) or (not done and any(map(decision.committables, open_in)))
             self._complete_epoch = (decision.epoch - 1 if decision.epoch else None) if is_open else decision.epoch
@@ -241,7 +241,7 @@ class Coordinator:
             raise out_of_order(batch.epoch, expected)
         check_follows(self._journal.log, batch.epoch, batch.previous)
         if self._unrepaired:
-            raise nobody_has_its_rows(expected - 1)
+            raise nobody_has_its_rows(expected - 1, self._unrepaired)
         with self._events.point("open_epoch", batch.epoch):
             self._marks.open_epoch()
             plan = self._open(claim, batch, dict.fromkeys(self._sinks))
@@ -264,7 +264,7 @@ class Coordinator:
         for _ in range(_REWRITES):
             lost = self._commit(decision).lost
             if not lost:
-                self._unrepaired = False
+                self._unrepaired = ""
                 return
             for sink, gone in lost.items():
                 self._rewrite(claim, decision, sink, gone, batch)

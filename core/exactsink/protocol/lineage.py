@@ -21,12 +21,13 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
     if previous != decision.fingerprint:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
-            why="the checkpoint is an older copy, whose source cuts its input elsewhere: rows would be doubled or lost",
+            why="the checkpoint is an older copy, and cuts the source's input elsewhere: rows would be doubled or lost",
             next=_OTHER_CHECKPOINT,
         )
 
 
 def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
+    """Refuse a batch with the last decided epoch's number, but with other input. Raises LineageError."""
     if fingerprint != decision.fingerprint or decision.previous not in (None, previous):
         raise LineageError(
             f"epoch {decision.epoch} was decided for other input than this batch has",
@@ -36,6 +37,7 @@ def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
 
 
 def out_of_order(epoch: int, expected: int) -> LineageError:
+    """Return the error for an epoch that is neither the next one nor the last decided one."""
     if epoch < expected:
         why, fix = "the checkpoint went back in time: these rows were decided before", _OTHER_CHECKPOINT
     else:
@@ -62,11 +64,10 @@ def given_twice(epoch: int) -> Refused:
     )
 
 
-def nobody_has_its_rows(epoch: int) -> InDoubtError:
-    """Return the error for lost votes of an epoch that the source has recorded as done."""
+def nobody_has_its_rows(epoch: int, give_up: str) -> InDoubtError:
+    """Return the error for lost votes of an epoch that the source has done. `give_up` is the command to drop them."""
     return InDoubtError(
         f"epoch {epoch} has lost votes, and the source has gone on from it",
         why="its rows have to be written again, and only that batch has them",
-        next="restore a checkpoint that has not finished that batch; or, without one, give these "
-        f"rows up: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink NAME --as given-up --reason 'TEXT'",
+        next=f"restore a checkpoint that has not finished that batch; or, without one, give these rows up: {give_up}",
     )

@@ -1,4 +1,4 @@
-"""Compare the marks in the targets with those that the journal expects. No other module compares them.
+"""Compare the marks in the targets with the journal's expected marks. No other module compares them.
 
 If a mark differs, a target, the journal or the checkpoint was restored from an older copy, or belongs to another
 history. The job stops with both values, because to continue would double or drop rows.
@@ -128,7 +128,7 @@ class Marks:
             self._hold(name, self._unfinished(name))
 
     def open_epoch(self) -> None:
-        """Compare all sinks, with rows or without, and bind those that no journal has bound yet.
+        """Compare all sinks, with rows or without, and bind the targets that no journal has bound yet. Idempotent.
 
         Births are written in the order of the sinks' names: if two journals compete for several sinks, one of them gets
         all.
@@ -155,7 +155,7 @@ class Marks:
         return tuple(new.values())
 
     def trim(self) -> None:
-        """Delete the marks that are no longer needed."""
+        """Delete the marks that are no longer needed. Idempotent."""
         for name in self.sinks:
             self.committers[name].trim_marks()
 

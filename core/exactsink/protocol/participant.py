@@ -73,7 +73,7 @@ class _Branch:
 
 
 class _Partition:
-    """One partition's branches, and the judges of the sinks whose bad rows go to a quarantine.
+    """One partition's branches, and the judges of the sinks with a quarantine for their bad rows.
 
     `current` is the sink that is being called.
     """
@@ -142,7 +142,7 @@ def write_partition(
     batches: Iterable[SinkRows],
     probe: Probe,
 ) -> Iterator[Vote]:
-    """Write one partition's batches into all sinks in one pass, and vote for each sink.
+    """Write one partition's batches into all sinks in one pass, in a task, and vote for each sink.
 
     A Fatal or Refused error is returned as a vote, so that the driver gets it whole. Any other error is raised, so that
     Spark retries the task. Every batch is read, even if no sink takes it, because a stateful plan must run whole. Rows

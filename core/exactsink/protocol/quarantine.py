@@ -127,7 +127,7 @@ def check_quarantined(plan: EpochPlan, votes: Sequence[Vote]) -> None:
             raise _too_many(sink, judging, found[sink])
     for name in {judging.quarantine for judging in plan.judged.values()} & plan.sinks.keys():
         judged = [sink for sink, judging in plan.judged.items() if judging.quarantine == name]
-        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost votes, whose rows and digest the decision has
+        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost votes: the decision has their rows and digest
             continue
         bad = sum(found[sink].rows for sink in judged if sink in found)
         got = sum(vote.rows for vote in votes if vote.sink == name)

@@ -35,7 +35,7 @@ EXECUTOR_VARIABLE = re.compile(r"\$\{executor:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?
 
 @dataclass(frozen=True, slots=True)
 class DeferredBackend:
-    """A backend whose options still hold `${executor:NAME}`. It pickles without the values of those variables."""
+    """A backend with `${executor:NAME}` still in its options. It pickles without the values of those variables."""
 
     backend: type[Backend]
     options: Mapping[str, Any] = field(repr=False)
@@ -115,7 +115,7 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
 
 
 def is_bound(sinks: Mapping[str, Sink], decision: Decision, name: str) -> bool:
-    """Return whether the config's sink of this name is the one that the decision names."""
+    """Return whether the config's sink of this name has the decision's backend, strategy and target."""
     sink, decided = sinks.get(name), decision.sinks[name]
     if sink is None:
         return False

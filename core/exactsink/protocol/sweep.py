@@ -21,7 +21,7 @@ _LONG_EPOCHS = 2
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """One driver's sweeps. It counts for how many epochs each participant is in doubt, and warns of those that stay.
+    """One driver's sweeps. It counts for how many epochs each participant is in doubt, and warns of long ones.
 
     `whole()` reads the driver's log back to its first claim, for work that no claim in the log has begun.
     """
@@ -38,7 +38,7 @@ class Sweep:
         sweep_tokens: frozenset[str] = frozenset(),
         reach: Reach | None = None,
     ) -> Mapping[str, int]:
-        """Abort the undecided work of older generations in every sink. Return how many participants, by sink.
+        """Abort the undecided work of older generations in every sink. Return the number by sink. Idempotent.
 
         Nothing is aborted while a sink is set aside: an outdated journal lacks decisions, and that sink's mark might
         prove it. Raises LineageError on another journal's work, even if only a part is swept. An operator may pass
@@ -61,7 +61,7 @@ class Sweep:
     def losers(self, committers: Mapping[str, Committer], log: Log, mine: Claim) -> None:
         """Abort my own generation's losing attempts, and work of a fenced driver that began after my first sweep.
 
-        Only between an epoch's commit and the next epoch's tasks.
+        Call it only between an epoch's commit and the next epoch's tasks. Idempotent.
         """
         for sink, committer in committers.items():
             listed = list(committer.in_doubt())

@@ -53,7 +53,7 @@ class EpochPlan:
 
     @property
     def read(self) -> Sequence[str]:
-        """The sinks whose rows of a frame are read: those to be written, and those to be judged for a quarantine."""
+        """The sinks that need rows of a frame: the sinks to be written, and the sinks to be judged for a quarantine."""
         taken = {judging.quarantine for judging in self.judged.values()}
         return [name for name in dict.fromkeys((*self.sinks, *self.judged)) if name not in taken]
 
@@ -86,7 +86,7 @@ def sum_digests(digests: Sequence[int]) -> int:
 
 
 def check_votes(plan: EpochPlan, votes: Sequence[Vote]) -> dict[str, tuple[Committable, ...]]:
-    """Refuse an epoch whose votes don't agree with the rows that the writers got. Return each sink's committables.
+    """Refuse an epoch if its votes don't agree with the rows that the writers got. Return each sink's committables.
 
     Raises a task's own refusal, otherwise Retryable: Spark replays the batch, and the next claim sweeps this try.
     """

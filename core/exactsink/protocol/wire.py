@@ -126,7 +126,7 @@ def load_votes(plan: EpochPlan, data: bytes) -> list[Vote]:
             f"epoch {plan.epoch} is refused before its decision: a task's votes can't be read",
             why=problem(error),
             next="start the job again; if it fails again, driver and executors have different "
-            "releases of exactsink, or somebody changes what they send each other",
+            "releases of exactsink, or somebody changes the data between them",
         ) from error
     return votes
 
@@ -148,7 +148,7 @@ def _made(read: Any) -> Any:
 
 
 def _check_whole(plan: EpochPlan, votes: list[Vote]) -> None:
-    """Refuse votes of several partitions, and an answer without a vote for some sink, whose rows would be dropped."""
+    """Refuse votes of several partitions, and an answer without a vote for some sink: its rows would be dropped."""
     if any(vote.refusal is not None for vote in votes):
         return
     partitions = {vote.partition for vote in votes}

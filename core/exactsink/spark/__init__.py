@@ -1,6 +1,6 @@
 """Exactly-once jobs on Spark: `Job.from_toml(path).start(df)`. The only part of exactsink that imports pyspark.
 
-Importing it raises ConfigError on a Spark that is not supported: a later import could end in an error of Python's own.
+Importing it raises ConfigError if Spark's version is not supported, because a later import could fail less clearly.
 """
 
 from exactsink.spark.versions import check_version

@@ -1,4 +1,4 @@
-"""Arrow between the JVM and its Python workers: the checks that it is spared, and how large its batches are."""
+"""Arrow between the JVM and its Python workers: switch off needless checks, and set the size of batches."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ __all__ = ["UNCHECKED", "BatchLimit", "advice"]
 UNCHECKED: Mapping[str, str] = MappingProxyType(
     {"ARROW_ENABLE_UNSAFE_MEMORY_ACCESS": "true", "ARROW_ENABLE_NULL_CHECK_FOR_GET": "false"}
 )
-"""What a JVM's environment says for its Arrow not to check bounds, and NULL once more, at every value that is set.
+"""Environment variables with which a JVM's Arrow checks neither bounds nor NULL at every value that is set.
 
-Spark asks for NULL itself, and writes by calls that make room first. A system property of the same meaning goes first.
+Spark checks for NULL itself, and writes by calls that allocate room first. A system property of the same meaning wins.
 """
 
 _BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _UNLIMITED = str((1 << 31) - 1)
 _SMALL = 8 << 20
-"""Bytes of a full batch for which no limit is needed: an eighth of Spark's own."""
+"""A full batch of so few bytes needs no limit. It is an eighth of Spark's own limit."""
 
 
 class BatchLimit:
-    """Spark's limit of bytes for a batch, lifted while a query's rows are narrow.
+    """Spark's limit on the bytes of a batch, lifted while a query's rows are narrow.
 
-    Spark measures the batch before every row, a tenth to a quarter of what the JVM does for a row, and stops that only
-    for the largest limit there is; then the number of records alone bounds a batch. So the first epoch keeps the limit,
-    and each later one goes by the widest rows of the one before.
+    Spark measures the batch before every row, which is a tenth to a quarter of the JVM's work for a row. It does not
+    only for the largest possible limit. Then the number of records alone bounds a batch. So the first epoch keeps the
+    limit, and each later epoch decides by the widest rows of the epoch before.
 
-    It is set in the session that Spark clones for a query, so for nobody else, and only where no other Python of the
-    query's plan takes batches: how wide its rows are is not known here. A limit of the user's own stays.
+    The limit is set in the session that Spark clones for a query, so nobody else gets it. It stays if other Python code
+    in the query's plan takes batches, because the width of those rows is not known here, and if the user has set it.
     """
 
     def __init__(self, frame: DataFrame) -> None:
@@ -43,7 +43,7 @@ class BatchLimit:
         self._lifted = False
 
     def adapt(self, session: SparkSession, row_bytes: float) -> None:
-        """Lift the limit if a full batch of rows of so many bytes is small, else leave it, or set it again."""
+        """Lift the limit if a full batch of rows with so many bytes is small. Otherwise leave it, or set it again."""
         if not self._may_lift:
             return
         conf = session.conf
@@ -60,16 +60,16 @@ class BatchLimit:
 
 
 def _runs_python(frame: DataFrame) -> bool:
-    """Return whether a frame's own plan may have a Python function in it; a generator may be one."""
+    """Return whether a frame's plan may contain a Python function. A generator may be one."""
     pattern = jvm_of(frame.sparkSession).org.apache.spark.sql.catalyst.trees.TreePattern
     plan = analyzed_plan(frame)
     return any(plan.containsPattern(kind) for kind in (pattern.PYTHON_UDF(), pattern.GENERATOR()))
 
 
 def advice(session: SparkSession) -> str | None:
-    """Return what would make the session's Python tasks faster, and can only be said before its JVMs start.
+    """Return a setting that would make the session's Python tasks faster, but must be made before its JVMs start.
 
-    None in Spark Connect: its server's settings are not the client's to see.
+    None if it is made already, or in Spark Connect, because a client can't see the server's settings.
     """
     if is_remote():
         return None

@@ -1,4 +1,4 @@
-"""Batch runs: a run is one epoch in a history of its own, decided once and never again."""
+"""Batch runs: each run is one epoch in its own history, decided once and never again."""
 
 from __future__ import annotations
 
@@ -32,10 +32,11 @@ _CANCEL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a batch run. `already_done`: it was decided by an earlier call. `rows` by sink, as decided.
+    """The result of a batch run. `already_done`: an earlier call decided it. `rows` are the decided rows by sink.
 
-    `missing`: sinks that the job has now and that had no part in the run. They never get it; a run of another name, of
-    a job with those sinks alone, fills them. `changed`: sinks for which the run had other columns than this frame has.
+    `missing` are sinks that the job has now, but that had no part in the run. They never get it: to fill them, write a
+    run of another name, in a job with only those sinks. `changed` are sinks for which the run had other columns than
+    this frame.
     """
 
     run: str
@@ -49,9 +50,9 @@ class RunResult:
 def known_run(
     history: JobHistory, sinks: Mapping[str, Sink], columns: Sequence[tuple[str, str]] | None
 ) -> RunResult | None:
-    """Return the result of a run that is complete, None when it is not.
+    """Return the result of a complete run, None if it is not complete. Changes nothing.
 
-    `sinks` are the job's, `columns` those of the frame that all of them share.
+    `sinks` are the job's. `columns` are those of the frame that all sinks share, None if they share none.
     """
     with closing(history.journal(backoff)) as journal:
         log = journal.read()
@@ -74,9 +75,10 @@ def _differs(sink: Sink, before: Columns | None, frame: Sequence[tuple[str, str]
 def write_run(
     history: JobHistory, sinks: Mapping[str, Sink], events: Events, frame: DataFrame, passes: Passes, restarts: int
 ) -> RunResult:
-    """Write a run, or finish one that was decided.
+    """Write a run, or finish a decided run. Idempotent.
 
-    A Retryable is tried again, as often as `restarts`, with a new claim each time, until `exactsink stop` says no.
+    After a Retryable it tries again, up to `restarts` times, each time with a new claim, unless `exactsink stop` has
+    requested its end.
     """
     hearing = _Hearing(history, events, frame.sparkSession)
     with closing(hearing):
@@ -98,7 +100,7 @@ def write_run(
 
 
 class _Hearing:
-    """Receives, while a run is written, who asks for its end. When the time is over, its Spark jobs are cancelled."""
+    """Poll for a request to end while a run is written. When its time is over, cancel the run's Spark jobs."""
 
     def __init__(self, history: JobHistory, events: Events, session: SparkSession) -> None:
         self.stopped_by = ""
@@ -128,7 +130,7 @@ class _Hearing:
         while request is None:
             if self._over.wait(self._file.look_seconds):
                 return
-            with suppress(OSError, ExactsinkError):  # advisory: the next look tries again
+            with suppress(OSError, ExactsinkError):  # advisory: the next poll tries again
                 request = self._file.read()
             if request is not None and request.driver != driver_name():
                 request = None
@@ -136,7 +138,7 @@ class _Hearing:
         if self._over.wait(request.within):
             return
         self.stopped_by = request.by
-        while not self._over.wait(_CANCEL_SECONDS):  # it may be between two of them
+        while not self._over.wait(_CANCEL_SECONDS):  # it may be between two Spark jobs
             self._cancel(self._tag)
 
 
@@ -144,7 +146,7 @@ def _stopped(history: JobHistory, by: str) -> Retryable:
     return Retryable(
         f"batch run {history.run} was stopped",
         why=f"{by}; nothing decided is lost",
-        next="call write again: it finishes a decided run, and begins an undecided one again",
+        next="call write again: it finishes a decided run, and writes an undecided run from the beginning",
     )
 
 
@@ -164,7 +166,7 @@ def _write(driver: Driver, frame: DataFrame, run: str, passes: Passes) -> RunRes
 
 
 def _known(log: Log, run: str) -> RunResult | None:
-    """Return the result of a complete run, None when it is not complete."""
+    """Return the result of a complete run, None if it is not complete."""
     if log.decision is None or not log.is_complete:
         return None
     return RunResult(run, log.decision.epoch, True, log.decision.rows)

@@ -1,4 +1,4 @@
-"""What Spark calls for each batch of a job's query: each batch is one epoch."""
+"""Take each batch of a job's query from Spark. Each batch is one epoch."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ __all__ = ["Epochs"]
 
 _PARK_MILLISECONDS = 60_000
 _INTERRUPTED = "py4j.protocol.Py4JJavaError: An error occurred while calling a batch.\n: java.lang.InterruptedException"
-"""What Spark looks for in the text of a Python error (`StreamExecution.isInterruptionException`), before 4.0 with that
-end of a line. Its pattern overflows the stack on the long text of a real one."""
+"""The text by which Spark recognizes an interrupt in a Python error (`StreamExecution.isInterruptionException`). Before
+4.0 it includes the line's end. Spark's pattern overflows the stack on the long text of a real error."""
 
 
 class _Phase(Enum):
-    """Where a query's thread is."""
+    """The state of a query's thread."""
 
     WAITING = "waiting"
     IN_BATCH = "in a batch"
     PARKED = "parked"
-    """In a batch that is not begun, because the query is to end."""
+    """In a batch that does not begin, because the query is about to end."""
 
 
 class Epochs:
     """The function that Spark calls for each batch, and the driver behind it.
 
-    `Job.foreach_batch` returns it for a hand-made query to call. A new query run is a new claim: an old run's thread
-    can outlive its query. `passes` are what preflight gave; without them every claim makes its own preflight.
+    `Job.foreach_batch` returns it for a hand-made query. Each new run of the query makes a new claim, because an old
+    run's thread can outlive its query. `passes` come from a preflight. Without them, every claim makes its own.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Epochs:
         passes: Passes | None = None,
     ) -> None:
         self.failure: BaseException | None = None
-        """What ended the query's newest run from within a batch, its first error; Spark itself only keeps its text."""
+        """The first error from within a batch of the query's newest run. Spark itself keeps only its text."""
         self.done = 0
         """How many epochs this query has finished."""
         self._streaming: StreamingQuery | None = None
         self.ending = False
-        """No batch begins any more: the next one parks."""
+        """Whether the query is about to end. Then the next batch does not begin, but parks."""
         self.last_epoch: int | None = None
         self._phase = _Phase.WAITING
         self._config = config
@@ -85,7 +85,7 @@ class Epochs:
         self._runs = threading.Lock()
 
     def start(self, frame: DataFrame) -> StreamingQuery:
-        """Claim, finish what an earlier driver left, and start Spark's query over the frame."""
+        """Claim the job, finish the work that an earlier driver left, and start Spark's query over the frame."""
         self._claim_early()
         job = self._config.job
         writer = frame.writeStream.foreachBatch(self).queryName(job.name).outputMode(job.output_mode)
@@ -106,7 +106,7 @@ class Epochs:
     def in_doubt(self) -> Mapping[str, int]:
         """Count each sink's participants of the last decided epoch, if no driver has recorded it as complete.
 
-        From this driver's memory and the state file: no store is queried.
+        It uses this driver's memory and the state file, and queries no store.
         """
         decision = None if self._driver is None else self._driver.journal.log.decision
         if decision is None:
@@ -116,11 +116,11 @@ class Epochs:
         return {name: 0 if is_complete else len(decision.committables(name)) for name in self._sinks}
 
     def is_parked(self) -> bool:
-        """Return whether a batch waits, not begun, for the stop of its query."""
+        """Return whether a batch waits, without beginning, until its query is stopped."""
         return self._phase is _Phase.PARKED
 
     def abandon(self) -> None:
-        """Record that the driver has ended, wherever it is: the process ends now. Closes nothing."""
+        """Record that the driver has ended, even in the middle of an epoch: the process ends now. Closes nothing."""
         if self._driver is not None:
             self._driver.heartbeat.close()
 
@@ -130,12 +130,12 @@ class Epochs:
             self._driver.close()
 
     def check_fenced(self) -> None:
-        """Raise Fenced when another driver has claimed the job since this query did."""
+        """Raise Fenced if another driver has claimed the job since this query did."""
         if self._driver is not None:
             self._driver.check_fenced()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Take a batch from Spark. Whatever it raises goes on: else Spark would record the batch as done."""
+        """Write a batch from Spark. Every error is raised, because Spark would otherwise record the batch as done."""
         run_id: str | None = None
         self._phase = _Phase.IN_BATCH
         if self.ending:
@@ -149,7 +149,7 @@ class Epochs:
         except BaseException as error:
             self._history.commands.name(error)
             with self._runs:
-                if run_id not in self._ended_runs:  # a newer run's failure, not this thread's
+                if run_id not in self._ended_runs:  # else `failure` belongs to a newer run
                     self.failure = self.failure or error
             raise
         else:
@@ -161,7 +161,7 @@ class Epochs:
             self._phase = _Phase.WAITING
 
     def _park(self, frame: DataFrame) -> None:
-        """Let the query's own thread wait for the stop that interrupts it, and raise what Spark knows as a stop."""
+        """Wait in the query's own thread until the stop interrupts it. Raise the error that Spark takes for a stop."""
         self._phase = _Phase.PARKED
         jvm = jvm_of(frame.sparkSession)
         with suppress(Py4JError):
@@ -170,12 +170,12 @@ class Epochs:
         raise RuntimeError(_INTERRUPTED) from None
 
     def _begin(self, run_id: str) -> None:
-        """Let a new run of the query take the place of the one before. Raises Fenced for a run that has ended."""
+        """Replace the query's earlier run by a new run. Raises Fenced for a run that has ended."""
         with self._runs:
             if run_id in self._ended_runs:
                 raise Fenced(
-                    f"run {run_id} of the query has ended, and comes with another batch",
-                    why="a newer run of the same query has claimed the job since",
+                    f"run {run_id} of the query has ended, but sends another batch",
+                    why="a newer run of the same query has claimed the job meanwhile",
                     next="leave the job to that run",
                 )
             if self._run_id is not None and run_id != self._run_id:
@@ -191,7 +191,7 @@ class Epochs:
             driver.coordinator.returned(self.last_epoch)
         passes = self._passes_for(frame)
         epoch = driver.journal.log.base + batch_id
-        # Before the first batch has run, nothing shows yet whether the query keeps state.
+        # Before its first batch has run, nobody knows whether the query keeps state.
         with closing(BatchWrite(passes, frame, keeps_state=batch_id == 0 or checkpoint.is_stateful())) as write:
             fingerprint, ends = checkpoint.fingerprint(batch_id), checkpoint.source_ends(batch_id)
             previous = checkpoint.previous(batch_id)
@@ -204,7 +204,7 @@ class Epochs:
         return epoch
 
     def _check_called(self, driver: Driver, batch_id: int) -> None:
-        """Refuse a batch when the one before it was not given to this function, or its error was caught around it."""
+        """Refuse a batch if this function did not get the batch before it, or its error was caught outside."""
         try:
             self._checkpoint.check_called(driver.journal.log, batch_id, ran=self.last_epoch is not None)
         except LineageError as missed:
@@ -214,12 +214,12 @@ class Epochs:
             failed = str(self.failure).partition("\n  next: ")[0]
             raise Retryable(
                 f"batch {batch_id} comes after a call that failed: {failed}",
-                why="the function around exactsink's caught that error, and Spark goes on as if there were none",
+                why="the function that calls exactsink's caught that error, so Spark continued as if there were none",
                 next="let its errors end the query; then start the query again",
             ) from self.failure
 
     def _passes_for(self, frame: DataFrame) -> Passes:
-        """Analyze once for all batches of one schema."""
+        """Return the passes of the frame's schema. They are analyzed once for all batches of one schema."""
         if self._passes is None or not self._passes.fits(frame):
             self._passes = passes_of(self._config, self._sinks, frame, self._route)
         return self._passes
@@ -243,7 +243,7 @@ class Epochs:
         return self._driver
 
     def _claim_early(self) -> None:
-        """Claim before the query starts if the checkpoint knows its query; a new one is claimed by its first batch."""
+        """Claim before the query starts if the checkpoint knows the query. A new query's first batch claims the job."""
         query_id = self._checkpoint.query_id()
         if query_id is not None:
             self._started(query_id)
@@ -252,7 +252,7 @@ class Epochs:
             self._checkpoint.check_bound(journal.read())
 
     def _started(self, query_id: str) -> Driver:
-        """Claim the job with a new driver, in place of the last one."""
+        """Claim the job with a new driver, which replaces the last one."""
         self.close()
         driver = self._driver = Driver(self._history, self._sinks, self._events)
         driver.heartbeat.alive = self.is_active
@@ -268,5 +268,5 @@ class Epochs:
 
 
 def _for_spark(checkpoint: str) -> str:
-    """Return a checkpoint's place in full: Spark looks for a bare path in `fs.defaultFS`, not where the journal is."""
+    """Return the checkpoint's full URL, because Spark looks for a bare path in `fs.defaultFS`, not on this machine."""
     return checkpoint if is_object_url(checkpoint) else f"file://{checkpoint}"

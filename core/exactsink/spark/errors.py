@@ -1,4 +1,4 @@
-"""Spark's errors as ours: what lies behind one, in a line, and what the caller does next."""
+"""Convert Spark's errors into exactsink's: the cause in one line, and the next step."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ __all__ = [
 ]
 
 _PLACE = re.compile(r"; line \d+ pos \d+;?$")
-"""Where in its own text Spark met a mistake: nobody but Spark sees that text."""
+"""The position of a mistake in Spark's own text, which only Spark sees."""
 _NAMED = re.compile(r"[^:]*(Error|Exception|Retryable):")
 _SPARKS_OWN = ("org.apache.spark", "pyspark.")
 REPEATING = ("py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
-"""Loggers of pyspark that repeat, with plan and stack, what is raised."""
+"""Loggers of pyspark that repeat each raised error with plan and stack."""
 
 
 @contextmanager
 def quiet_loggers() -> Iterator[None]:
-    """Let pyspark log nothing of what the body raises."""
+    """Keep pyspark from logging the errors that the body raises."""
     levels = {logger: logger.level for logger in map(logging.getLogger, REPEATING)}
     for logger in levels:
         logger.setLevel(logging.CRITICAL)
@@ -49,19 +49,19 @@ def quiet_loggers() -> Iterator[None]:
 
 
 def first_line(error: Exception, *, place: bool = False) -> str:
-    """Return what Spark says, without the call, the plan and the stack around it; with `place`, where in a query."""
+    """Return Spark's message without the call, the plan and the stack. With `place`, keep the position in a query."""
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
-        lines = [lines[1].removeprefix(": ")]  # of a Java error that pyspark has no name for
+        lines = [lines[1].removeprefix(": ")]  # a Java error without a class in pyspark
     if not lines:
         return type(error).__name__
     return lines[0] if place else _PLACE.sub("", lines[0])
 
 
 def task_error(error: Exception) -> str:
-    """Return a Python task's own error, found in what Spark reports of it; else the last cause that Java names."""
+    """Return a Python task's own error from Spark's report, or else the last cause that Java names."""
     lines = [line.strip() for line in str(error).splitlines()]
-    for causes in ("", "Caused by: "):  # a task's own error stands in a traceback of its own
+    for causes in ("", "Caused by: "):  # a task's own error has its own traceback
         named = [line.removeprefix(causes) for line in lines if line.startswith(causes)]
         named = [line for line in named if _NAMED.match(line)]
         if own := [line for line in named if not line.startswith(_SPARKS_OWN)] or named:
@@ -71,7 +71,7 @@ def task_error(error: Exception) -> str:
 
 @contextmanager
 def tasks_of(epoch: int) -> Iterator[None]:
-    """Raise what Spark says of an epoch's failed tasks as Retryable: its batch comes again."""
+    """Raise Retryable if an epoch's tasks fail in the body, because Spark gives the batch again."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -82,7 +82,7 @@ def tasks_of(epoch: int) -> Iterator[None]:
 
 
 def query_error(failure: BaseException | None, error: Exception) -> BaseException:
-    """Return what ended a query: the failure from within its batch, else Spark's error as one of ours."""
+    """Return the error that ended a query: its batch's `failure`, or else Spark's error as one of exactsink's."""
     if isinstance(failure, OSError):
         return refused_by_system(failure)
     if failure is not None:
@@ -91,12 +91,12 @@ def query_error(failure: BaseException | None, error: Exception) -> BaseExceptio
         return asked
     if isinstance(error, AnalysisException):
         return ConfigError("Spark refuses the query", why=first_line(error), next="fix the frame, or [job] output_mode")
-    fix = "start the job again; where the source is not the one of the checkpoint's: `exactsink adopt JOB.toml`"
+    fix = "start the job again; or, if the job has another source than the checkpoint: `exactsink adopt JOB.toml`"
     return Retryable("the query failed outside exactsink", why=first_line(error), next=fix)
 
 
 def refused_by_system(error: OSError) -> Retryable:
-    """A full disk or a lost mount is no bug: nothing is lost, and the next try may find it fixed."""
+    """Return a Retryable for a full disk or a lost mount: nothing is lost, and the next try may succeed."""
     return Retryable("the system refused a file", why=str(error), next="fix that, then start the job again")
 
 
@@ -107,22 +107,22 @@ def refuse_connect(what: str) -> None:
 
 
 def needs_classic_session(what: str) -> ConfigError:
-    """Return the error of a stream that Spark Connect can't serve."""
+    """Return the error for a stream that Spark Connect can't serve."""
     return ConfigError(
         what,
-        why="Spark Connect runs foreachBatch in a process of its server, which knows neither its query nor that "
-        "query's run: an older run could not be distinguished from a newer one",
+        why="Spark Connect calls foreachBatch in a process of its server, which knows neither the query nor its run: "
+        "exactsink could not distinguish an older run from a newer one",
         next="run the stream in a classic session (spark-submit, or `exactsink run JOB.toml`); Job.write works over "
         "Spark Connect",
     )
 
 
 def not_on_the_querys_thread() -> ConfigError:
-    """Return the error of a batch whose query and run can't be known."""
+    """Return the error for a batch with an unknown query and run."""
     return ConfigError(
         "exactsink's function was called on another thread than the query's own",
-        why="only the thread on which Spark calls the function of foreachBatch says to which run of the query a batch "
-        "belongs; on a thread of your own, or with PYSPARK_PIN_THREAD=false, nothing does",
+        why="only the thread on which Spark calls the function of foreachBatch shows the run of the query that a batch "
+        "belongs to; your own thread does not, nor does any thread with PYSPARK_PIN_THREAD=false",
         next="call it once, in the function itself, with a frame of all rows; each sink gets its part by `where`, "
-        "`columns` or a route, and all sinks are written side by side",
+        "`columns` or a route, and exactsink writes all sinks at the same time",
     )

@@ -1,4 +1,4 @@
-"""Frames, routes and names of runs, as a program gives them: a wrong one is refused by its type."""
+"""Check the frames, routes and names of runs that a program gives, and refuse a wrong one by its type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from exactsink.spark.versions import has_stopped
 __all__ = ["Route", "check_frame", "routed", "run_name"]
 
 Route = Callable[[DataFrame], Mapping[str, DataFrame]]
-"""Takes a batch, gives each sink its frame. Called once more at the start, with the stream's frame, to look at it."""
+"""Takes a batch, and returns each sink's frame. Also called at the start, with the stream's frame, to analyze it."""
 
 _INSTEAD = {
     "NoneType": "the frame that load() returns: df.show() and df.write.save() return None",
@@ -29,7 +29,7 @@ _INSTEAD = {
 
 
 def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
-    """Refuse all but a frame of the right kind. Raises ConfigError."""
+    """Refuse anything but a frame of the right kind. Raises ConfigError."""
     wanted = "a streaming frame" if streaming else "a batch frame"
     if not hasattr(frame, "isStreaming"):
         kind, package = type(frame).__name__, type(frame).__module__.partition(".")[0]
@@ -47,7 +47,7 @@ def check_frame(frame: Any, call: str, *, streaming: bool) -> None:
 
 
 def routed(route: Any, frame: DataFrame, sinks: Sequence[str]) -> Mapping[str, DataFrame]:
-    """Return the frame that a route gives for each of these sinks. Raises ConfigError for anything else."""
+    """Call a route, and return its frame for each of these sinks. Raises ConfigError for any other result."""
     example = f'{{"{sinks[0]}": batch}}'
     if not callable(route):
         what, why = f"the route is {type(route).__name__}", "a route is a function that takes a batch's frame"
@@ -73,7 +73,7 @@ def routed(route: Any, frame: DataFrame, sinks: Sequence[str]) -> Mapping[str, D
 
 
 def run_name(run: Any) -> str:
-    """Return a run's name; of a date its ISO 8601 form. Raises ConfigError."""
+    """Return a run's name; for a date, its ISO 8601 form. Raises ConfigError."""
     if isinstance(run, date):
         return run.isoformat()
     if not isinstance(run, str):

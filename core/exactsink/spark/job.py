@@ -1,4 +1,4 @@
-"""A job on Spark: its sinks, and the two ways that data enters: a stream, or batch runs."""
+"""A job on Spark: its sinks, and its two kinds of input, a stream or batch runs."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 __all__ = ["Job"]
 
 _STARTED: WeakValueDictionary[str, Query] = WeakValueDictionary()
-"""The last query of each job of this process, by the job's folder."""
+"""The last query of each job in this process, by the job's folder."""
 
 
 class Job:
     """Sinks that are committed together, fed by one streaming query or by batch runs.
 
     `Job(name="orders", checkpoint="/data/orders", sinks={"lake": {"backend": "files", "path": "/data/lake"}})` takes
-    what a job's file says, `Job.from_toml("job.toml")` the file itself. `job.start(df)` starts the query;
-    `df.writeStream.foreachBatch(job.foreach_batch())` is the same by hand, with the job's own checkpoint as
-    `checkpointLocation`; `job.write(df, run="2026-11-20")` writes a batch run.
+    the contents of a job's file, and `Job.from_toml("job.toml")` reads the file. `job.start(df)` starts the query.
+    `df.writeStream.foreachBatch(job.foreach_batch())` makes the same query by hand: its `checkpointLocation` must be
+    the job's checkpoint. `job.write(df, run="2026-11-20")` writes a batch run.
     """
 
     config: JobConfig
@@ -78,7 +78,7 @@ class Job:
     ) -> None:
         """Check the job and bind its sinks. Starts nothing. Raises ConfigError with the place of each mistake.
 
-        `sinks` has a `[sinks.NAME]` for each, `observe` is `[observe]`; `options` are those of `[job]`.
+        `sinks` has the table `[sinks.NAME]` of each sink, `observe` is `[observe]`, and `options` are those of `[job]`.
         """
         job = {"name": name, "checkpoint": checkpoint, **options}
         self._read({"job": job, "sinks": sinks} | ({"observe": observe} if observe else {}), subscribers)
@@ -90,25 +90,25 @@ class Job:
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any], subscribers: Sequence[Subscriber] = ()) -> Job:
-        """Take a job's tables as a job's file has them, `{"job": {...}, "sinks": {...}}`; otherwise as `Job` does."""
+        """Take a job's tables as a job's file has them, `{"job": {...}, "sinks": {...}}`. Otherwise like `Job`."""
         return cls.__new__(cls)._read(tables, subscribers)
 
     @classmethod
     def of_sinks(cls, config: JobConfig, sinks: Mapping[str, Sink], subscribers: Sequence[Subscriber] = ()) -> Job:
-        """Make a job of sinks that are bound, also of backends that no plugin offers."""
+        """Make a job of bound sinks, even of backends that no plugin offers."""
         return cls.__new__(cls)._hold(config, sinks, subscribers)
 
     def to_toml(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the job as a file's text, with each `${NAME}` as it was given; with `path`, also write it there.
+        """Return the job as a file's text, with each `${NAME}` as it was given. With `path`, also write it there.
 
-        The file is its user's alone: it holds the given values, also passwords. Raises ConfigError for a folder other
-        than the one that relative paths of the job are taken from, and for a file that is there.
+        Only the current user can read that file, because it holds the given values, including passwords. Raises
+        ConfigError if the file exists already, or is not in the folder where the job's relative paths begin.
         """
         text = tomli_w.dumps(self._document.written)
         if path is not None:
             file = Path(path).absolute()
             if str(file.parent) != self._document.folder:
-                why = f"relative paths in it are taken from its own folder, and this job's from {self._document.folder}"
+                why = f"relative paths in a file begin at its folder, and this job's begin at {self._document.folder}"
                 raise ConfigError(f"the job's file can't be {file}", why=why, next="choose a name in that folder")
             try:
                 with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as out:
@@ -144,10 +144,10 @@ class Job:
         return self
 
     def start(self, frame: DataFrame, route: Route | None = None) -> Query:
-        """Check every sink, claim the job, finish what an earlier driver left, and start the query.
+        """Check every sink, claim the job, finish the work that an earlier driver left, and start the query.
 
-        Without `route` every sink gets the frame; with it, each gets the one that the route names for it. Raises
-        PreflightError, LineageError, ConfigError, InDoubtError or Retryable before Spark reads a row.
+        Without `route`, every sink gets the frame. With it, each sink gets the frame that the route returns for it.
+        Raises PreflightError, LineageError, ConfigError, InDoubtError or Retryable before Spark reads a row.
         """
         with Commands(self.config.file).named():
             refuse_connect("start")
@@ -162,9 +162,9 @@ class Job:
             return self._query
 
     def foreach_batch(self, route: Route | None = None, *batch: object) -> Epochs:
-        """Return the function for a hand-made query; it claims the job in its first call of every query run.
+        """Return the function for a hand-made query. It claims the job at its first call in every run of the query.
 
-        Raises ConfigError for a `batch`: Spark gives one where the parentheses after `job.foreach_batch` are missing.
+        Raises ConfigError for a `batch`, which Spark gives if the parentheses after `job.foreach_batch` are missing.
         """
         if batch:
             raise _called_by_spark("job.foreach_batch")
@@ -177,10 +177,11 @@ class Job:
             return self._epochs
 
     def write(self, frame: DataFrame, run: str | date, route: Route | None = None) -> RunResult:
-        """Write a frame into all sinks as the batch run of this name, once: a known run changes nothing.
+        """Write a frame into all sinks as the batch run of this name, exactly once. A complete run changes nothing.
 
-        Returns when every row is durable and visible in every sink. Runs have a history each: they come in any order,
-        and several at a time. Raises as `start` does; after any error, calling again is safe.
+        Returns when every row is durable and visible in every sink. Each run has its own history, so runs may come in
+        any order, and several at the same time. Raises the errors of `start`. After any error, it is safe to call it
+        again.
         """
         run = run_name(run)
         with Commands(self.config.file, run).named():
@@ -204,31 +205,31 @@ class Job:
             return preflight(self.config, self.sinks, frame, route or load_route(self.config))
 
     def journal(self) -> Journal:
-        """Open the stream's journal; the caller closes it."""
+        """Open the stream's journal. The caller must close it."""
         return JobHistory.of(self.config).journal(backoff)
 
     @property
     def events(self) -> Events:
-        """The job's events, reported to all who subscribed."""
+        """The job's events, reported to every subscriber."""
         return self._events_of(JobHistory.of(self.config))
 
     def end_query(self) -> None:
-        """End the last query's driver: another one may follow. Idempotent."""
+        """End the last query's driver, so that another query may follow. Idempotent."""
         if self._epochs is not None:
             self._epochs.close()
 
     def check_fenced(self) -> None:
-        """Raise Fenced when another driver has claimed the job since its last query did."""
+        """Raise Fenced if another driver has claimed the job since its last query did."""
         if self._epochs is not None:
             self._epochs.check_fenced()
 
     def abandon(self) -> None:
-        """Record that the last query's driver has ended, wherever it is: the process ends now."""
+        """Record that the last query's driver has ended, even in the middle of an epoch: the process ends now."""
         if self._epochs is not None:
             self._epochs.abandon()
 
     def close(self) -> None:
-        """Stop the query that runs, as its `stop` does, and close all that the job holds. Idempotent.
+        """Stop the running query, as its `stop` does, and close everything that the job holds. Idempotent.
 
         `with Job(...) as job:` does so at the end of its block.
         """
@@ -240,7 +241,7 @@ class Job:
             observer.close()
 
     def __call__(self, *batch: object) -> None:
-        """Raise ConfigError: Spark calls what `foreachBatch` was given, and a job is not that function."""
+        """Raise ConfigError, because `foreachBatch` was given the job in place of `job.foreach_batch()`."""
         raise _called_by_spark("job")
 
     def __enter__(self) -> Self:
@@ -258,7 +259,7 @@ class Job:
         return f"<p>Job <b>{html.escape(self.config.job.name)}</b></p>{sinks_table(self.sinks, in_doubt)}"
 
     def _started(self, epochs: Epochs, frame: DataFrame) -> StreamingQuery:
-        """Start the query; where that fails, no driver is left behind."""
+        """Start the query. If that fails, leave no driver behind."""
         try:
             return epochs.start(frame)
         except (PySparkException, Py4JJavaError) as error:
@@ -269,15 +270,15 @@ class Job:
             raise
 
     def _refuse_second(self, frame: DataFrame) -> None:
-        """Refuse to start beside a query of this name that runs: a claim would fence it. Raises ConfigError."""
+        """Refuse a start while a query of this name runs, because a claim would fence it. Raises ConfigError."""
         name, query = self.config.job.name, _STARTED.get(str(self.config.history))
         here = query is not None and query.isActive  # in another session of this process, perhaps
         if here or any(query.name == name for query in frame.sparkSession.streams.active):
             raise ConfigError(
                 f"a query of job {name} runs in this program already",
                 why="a second start would take the job from it, and both would end",
-                next="end it with its stop(), then start: "
-                f"`[q.stop() for q in spark.streams.active if q.name == {name!r}]` where its variable is gone",
+                next="end it with its stop(), then start; if its variable is gone: "
+                f"`[q.stop() for q in spark.streams.active if q.name == {name!r}]`",
             )
 
     def _events_of(self, history: JobHistory) -> Events:
@@ -299,7 +300,7 @@ class Job:
 
 def _called_by_spark(given: str) -> ConfigError:
     return ConfigError(
-        f"foreachBatch({given}): Spark gives the batch to another function than exactsink's",
-        why="job.foreach_batch() returns that function; no row of the batch was written",
+        f"foreachBatch({given}) gives the batch to another function than exactsink's",
+        why="job.foreach_batch() returns exactsink's function; no row of the batch was written",
         next="frame.writeStream.foreachBatch(job.foreach_batch()); or job.start(frame), which makes the query",
     )

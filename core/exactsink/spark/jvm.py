@@ -1,4 +1,4 @@
-"""The JVM of a command: started with its noise kept from the terminal, and gone when the command ends."""
+"""Start the JVM of a command, keep its noise from the terminal, and end it with the command."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOG = logging.getLogger("exactsink.spark")
 _END_SECONDS = 10.0
 _KILL_SECONDS = 3.0
 _GONE_SECONDS = 2.0
-"""How long a JVM takes to be gone once its connections are."""
+"""How long a JVM may take to end after its connections are gone."""
 _LAST_LINES = 4
 _LEVELS = {
     "TRACE": logging.DEBUG,
@@ -44,7 +44,7 @@ _LEVELS = {
 """Log4j's levels as those of `logging`."""
 _HEADER = re.compile(r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) (?P<text>.*)")
 _REST = re.compile(r"\s|$|Caused by: |Traceback |([A-Za-z_$][\w$]*\.)+[\w$]+(: |$)|\w+(Error|Exception)(: |$)")
-"""A line that belongs to the record before it: of a stack, or of an error's name."""
+"""A line that belongs to the record before it: a stack's line, or an error's name."""
 _NOISE = re.compile(
     r"WARNING: (Using incubator modules: |A (restricted|terminally deprecated) method in |Use --enable-native-access"
     r"|Restricted methods will be blocked|[\w.$]+::\S+ (has been called|will be removed)|Please consider reporting"
@@ -52,7 +52,7 @@ _NOISE = re.compile(
     r"|Setting \w+ log level to |To adjust logging level use "
 )
 _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
-"""A line that says nothing to whom the line before it does not: of a stack, or of a script that goes on."""
+"""A line that adds nothing to the line before it: a stack's line, or the message of a script that continues."""
 _FIXES = {
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
@@ -64,7 +64,7 @@ _FIXES = {
 
 
 class _Printed(threading.Thread):
-    """Reads what a JVM prints, and passes it on once the JVM is up: what one says that never is, is an error's why."""
+    """Read a JVM's output, and pass it on once the JVM is up. If it never is, its last lines explain the error."""
 
     def __init__(self, lines: IO[str]) -> None:
         super().__init__(daemon=True)
@@ -86,32 +86,32 @@ class _Printed(threading.Thread):
                         self._kept.append((at, line))
 
     def pass_on(self) -> None:
-        """Show all that was printed, and will be: the JVM is up."""
+        """Show the output so far, and all later output, because the JVM is up."""
         with self._keeping:
             for at, line in self._kept or ():
                 _show(at, line)
             self._kept = None
 
     def last_words(self) -> str:
-        """Return what a JVM that is gone said last."""
+        """Return the last errors that a JVM printed before it ended."""
         self.join(_GONE_SECONDS)  # its children may also have the pipe
         return "; ".join(self._last)
 
 
 @contextmanager
 def started_jvm(conf: SparkConf) -> Iterator[None]:
-    """Start the JVM for a session of this conf, if the process has none, and pass on what it prints once the body has
-    made the session.
+    """Start the JVM for a session of this conf, if the process has none. The body makes the session.
 
-    Its errors are shown; its warnings with `-v`, the rest with `-vv`. A JVM that spark-submit started is left alone.
-    Raises ConfigError with its last words, Retryable if it was killed, and what `jvm_needed` does.
+    Afterwards the JVM's errors are shown, its warnings with `-v`, and the rest with `-vv`. A JVM that spark-submit
+    started is left alone. Raises ConfigError with the JVM's last lines if it does not start, Retryable if it was
+    killed, and the errors of `jvm_needed`.
     """
     gateway, submitted = None, "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted and not has_jvm():
         gateway = _launched(conf)
     with jvm_needed():
         if gateway is not None or (submitted and not is_remote()):
-            check_jvm(use_jvm(gateway))  # used first: that it is gone is looked up there
+            check_jvm(use_jvm(gateway))  # used first, because `jvm_is_gone` looks there
         yield
     if gateway is not None:
         gateway.proc.printed.pass_on()
@@ -133,7 +133,7 @@ def _launched(conf: SparkConf) -> Any:
 
 @contextmanager
 def jvm_needed() -> Iterator[None]:
-    """Raise what the body's calls into the JVM raise as ours: ConfigError for what Spark refuses, Retryable where the
+    """Convert errors of the body's calls into the JVM: to ConfigError if Spark refuses a setting, to Retryable if the
     JVM is gone.
     """
     try:
@@ -148,7 +148,7 @@ def jvm_needed() -> Iterator[None]:
 
 
 def lost_jvm(error: Exception) -> Retryable:
-    """Return the end of a run whose JVM is gone: nothing can be started in this process any more."""
+    """Return the error for a run without its JVM. This process can't start anything on Spark any more."""
     process = launched_jvm()
     words = process.printed.last_words() if process is not None and jvm_is_gone() else ""
     if process is not None and process.poll() == -signal.SIGKILL:
@@ -169,7 +169,7 @@ def jvm_is_gone() -> bool:
 
 def _not_started(error: Exception, words: str) -> ExactsinkError:
     what = "Spark's JVM did not start"
-    refused = isinstance(error, OSError) and not isinstance(error, ConnectionError)  # else it began, and is gone
+    refused = isinstance(error, OSError) and not isinstance(error, ConnectionError)  # else the JVM began, and has ended
     if not refused and (not words or "Killed" in words):
         why = words or "it ended without output, which happens when the kernel kills a process for lack of memory"
         return Retryable(what, why=why, next="free memory, or lower spark.driver.memory; then start the job again")
@@ -178,17 +178,17 @@ def _not_started(error: Exception, words: str) -> ExactsinkError:
 
 def _fix(words: str) -> str:
     found = (fix for pattern, fix in _FIXES.items() if re.search(pattern, words))
-    return next(found, "fix what it names, in [spark] perhaps; then start the job again")
+    return next(found, "fix the setting that it names, perhaps in [spark]; then start the job again")
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stop the session, and wait until the JVM that this process started is gone."""
+    """Stop the session, and wait until the JVM that this process started has ended. Idempotent."""
     with suppress(Py4JError, OSError):  # it is gone already
         spark.stop()
     process = launched_jvm()
     if process is not None:
         with suppress(OSError):
-            process.stdin.close()  # by which it ends
+            process.stdin.close()  # which ends it
         try:
             process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -197,7 +197,7 @@ def end_session(spark: SparkSession) -> None:
 
 
 def kill_jvm() -> None:
-    """End the JVM that this process started, now: by itself within seconds, else with SIGKILL."""
+    """End the JVM that this process started, now: with SIGTERM, and after some seconds with SIGKILL. Idempotent."""
     process = launched_jvm()
     if process is None:
         return
@@ -210,7 +210,7 @@ def kill_jvm() -> None:
 
 
 def reported(lines: Iterable[str], level: int) -> Iterator[tuple[int, str]]:
-    """Yield what is to be shown of what a JVM prints, with the level of each line: all but its noise below `level`."""
+    """Yield the lines of a JVM's output that have at least this `level`, each with its own level. Noise is INFO."""
     at = logging.ERROR
     for line in lines:
         found = _HEADER.match(line)
@@ -219,7 +219,7 @@ def reported(lines: Iterable[str], level: int) -> Iterator[tuple[int, str]]:
         elif _NOISE.match(line):
             at = logging.INFO
         elif not _REST.match(line):
-            at = logging.ERROR  # no record of Spark's: a worker's own words, or the JVM's last ones
+            at = logging.ERROR  # not a record of Spark's: a worker's output, or the JVM's last lines
         if at >= level:
             yield at, line
 

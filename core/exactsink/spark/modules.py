@@ -1,4 +1,4 @@
-"""What a job does with frames: the user's own functions, `module:function`, or its query."""
+"""The functions that a job applies to frames: the user's own, `module:function`, or its query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["load_route", "load_transform"]
 
 
 def load_transform(config: JobConfig) -> Callable[[DataFrame], DataFrame]:
-    """Import `[job] transform`, or take `[transform]`; the identity when there is neither. Raises ConfigError."""
+    """Import `[job] transform`, or make one of `[transform]`; without both, the identity. Raises ConfigError."""
     if config.transform is not None:
         return SqlTransform(config.transform.key, config.transform.query())
     if config.job.transform is None:
@@ -27,7 +27,7 @@ def load_transform(config: JobConfig) -> Callable[[DataFrame], DataFrame]:
 
 
 def load_route(config: JobConfig) -> Route | None:
-    """Import `[job] route`. Raises ConfigError."""
+    """Import `[job] route`; None if there is none. Raises ConfigError."""
     if config.job.route is None:
         return None
     route: Route = _loaded("route", config.job.route, config.job.modules)

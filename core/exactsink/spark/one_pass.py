@@ -32,15 +32,15 @@ from exactsink.toolkit.spark_sql import quoted_name
 __all__ = ["OnePass", "expanded"]
 
 _STAR = re.compile(r"""(?P<kept>`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?<=[(,])\s*\*\s*(?=[,)])""")
-"""A `*` that is an argument; one within a name or a text is kept."""
+"""A `*` that is an argument. A `*` within a name or a text is kept."""
 
 _VOTED = StructType().add("votes", BinaryType()).add("row_bytes", DoubleType())
 
 
 class OnePass:
-    """Frames of one schema, shaped for every sink. Making one analyzes, and may raise ConfigError; `write` runs.
+    """Frames of one schema, shaped for every sink. The constructor analyzes, and may raise ConfigError; `write` runs.
 
-    A quarantine among the sinks is not shaped: its rows are made in the tasks.
+    A quarantine among the sinks is not shaped, because tasks make its rows.
     """
 
     def __init__(self, frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
@@ -56,14 +56,14 @@ class OnePass:
             except PySparkException as error:
                 what, fix = "Spark refuses its columns, where or types", f"fix [sinks.{name}], or the job's transform"
                 raise ConfigError(f"sink {name}: {what}", why=first_line(error), next=fix) from error
-            except ConfigError as error:  # the backend knows no name of its sink
+            except ConfigError as error:  # the backend does not know its sink's name
                 raise of_sink(name, error) from error
         _check_distribution(frame, sinks)
         self._cuts: list[_Shape] = []
-        for shape in self._shapes.values():  # sinks that want the same rows share them
+        for shape in self._shapes.values():  # sinks with the same rows share them
             if shape not in self._cuts:
                 self._cuts.append(shape)
-        # Made once: each costs calls into the JVM, which a small epoch would notice.
+        # Made once, because each costs calls into the JVM, which would slow a small epoch down.
         self._sent = [column for index, cut in enumerate(self._cuts) for column in cut.sent(index)]
         self._hashed = [cut.hashed(index) for index, cut in enumerate(self._cuts)]
         self._limit = BatchLimit(frame)
@@ -79,16 +79,16 @@ class OnePass:
         return {name: shape.own for name, shape in self._shapes.items()}
 
     def rows(self, frame: DataFrame, name: str) -> pa.Table:
-        """Collect a sink's rows of a small frame, shaped as its writer gets them."""
+        """Collect a sink's rows of a small frame, shaped for its writer."""
         shape, frame = self._shapes[name], self._numbered(frame, 0)
         kept = frame if shape.where is None else frame.where(shape.where)
         return arrow_table(kept.select(*shape.columns())).cast(shape.schema)
 
     def write(self, frame: DataFrame, plan: EpochPlan) -> Sequence[Vote]:
-        """Run the whole frame once through the plan's sinks; one winning attempt's votes per partition.
+        """Run the whole frame once through the plan's sinks. Return one winning attempt's votes per partition.
 
-        Columns of the job's other sinks travel, too: with less of them Spark might cut the frame into other partitions
-        (adaptive execution by sizes, a join by what it broadcasts), and lost votes would not be found again in theirs.
+        Tasks always get the columns of all sinks of the job. With fewer columns, Spark might cut the frame into other
+        partitions (adaptive execution by sizes, a join by its broadcasts), and lost rows would not be in theirs.
         """
         cut = self._numbered(_distributed(frame, self._sinks), plan.epoch)
         wide = cut.select(*self._sent).select("*", *self._hashed)
@@ -103,7 +103,7 @@ class OnePass:
         return [vote for row in rows for vote in load_votes(plan, bytes(row["votes"]))]
 
     def _numbered(self, frame: DataFrame, epoch: int) -> DataFrame:
-        """Add the columns that hold the epoch's number: the same in a replay, so hashes are, too."""
+        """Add the columns with the epoch's number. A replay has the same number, so it has the same hashes."""
         for name in self._epochs:
             frame = frame.withColumn(name, F.lit(epoch).cast("bigint"))
         return frame
@@ -111,10 +111,10 @@ class OnePass:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a sink gets of a frame: SQL expressions, their names, and the condition for a row to be for it.
+    """A sink's part of a frame: SQL expressions, their names, and the condition that selects the sink's rows.
 
-    Without a condition its columns travel as they are; with one, as a struct that is NULL where the row is not for the
-    sink, so that no expression of its runs on rows that it never sees. Equal shapes are equal values.
+    Without a condition, Spark sends the columns as they are. With one, it sends a struct that is NULL for other sinks'
+    rows, so that the sink's expressions never run on these. Equal shapes are equal values.
     """
 
     expressions: tuple[str, ...]
@@ -128,14 +128,14 @@ class _Shape:
         return [F.expr(expression) for expression in self.expressions]
 
     def sent(self, index: int) -> list[Column]:
-        """Return the columns that carry the sink's rows: by place, as names may be odd, or there twice."""
+        """Return the columns that carry the sink's rows, named by place, because names may be odd, or not unique."""
         if self.where is None:
             return [column.alias(f"c{index}_{place}") for place, column in enumerate(self.columns())]
         fields = [column.alias(f"f{place}") for place, column in enumerate(self.columns())]
         return [F.when(F.expr(self.where), F.struct(*fields)).alias(f"c{index}_0")]
 
     def hashed(self, index: int) -> Column:
-        """Hash a row on the JVM, whichever way it is sent."""
+        """Hash a row on the JVM, however it is sent."""
         if self.where is None:
             sent = [F.col(f"c{index}_{place}") for place in range(len(self.names))]
         else:
@@ -146,10 +146,9 @@ class _Shape:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What runs on an executor, once per partition.
+    """The work of an executor, once per partition.
 
-    `cuts` says which cut of the wide frame each sink gets; `names` are each cut's columns, and whether they come as one
-    struct.
+    `cuts` gives each sink's cut of the wide frame. `names` are each cut's columns, and whether they come as one struct.
     """
 
     plan: EpochPlan
@@ -170,7 +169,7 @@ class _Task:
         yield pa.record_batch(columns, ["votes", "row_bytes"])
 
     def _split(self, batch: pa.RecordBatch) -> SinkRows:
-        """Cut a wide batch into each sink's rows, dropping those that its `where` left NULL."""
+        """Cut a wide batch into each sink's rows, without the rows that its `where` left NULL."""
         cuts, first = [], 0
         for index, (names, in_struct) in enumerate(self.names):
             hashes = batch.column(f"h{index}")
@@ -186,7 +185,7 @@ class _Task:
 
 
 class _Width:
-    """Watches how wide rows are: the mean bytes of a row, in the batch where that is most."""
+    """Measure the width of rows: the mean bytes of a row, in the batch with the widest rows."""
 
     def __init__(self) -> None:
         self.widest = 0.0
@@ -198,9 +197,9 @@ class _Width:
             yield batch
 
 
-@cache  # once a process: a check by gc takes 10 ms, because it counts
+@cache  # once per process: even gc's own check takes 10 ms, because it counts
 def _freeze_imports() -> None:
-    """Keep what is imported by now from the collections that pyspark asks for after every task, 50 ms for nothing."""
+    """Exclude the imports so far from pyspark's garbage collection after every task, which wastes 50 ms on them."""
     gc.freeze()
 
 
@@ -213,23 +212,23 @@ def _there(rows: pa.Array, hashes: pa.Array) -> tuple[pa.RecordBatch, pa.Array]:
 
 
 def _epoch_columns(frame: DataFrame, sinks: Mapping[str, Sink]) -> Sequence[str]:
-    """Name the columns with the epoch's number that sinks ask for. Raises ConfigError for one that the frame has."""
+    """Name the epoch columns that sinks require. Raises ConfigError if the frame already has one of them."""
     asked = {sink.epoch_column: name for name, sink in sinks.items() if sink.epoch_column is not None}
     there = {name.lower() for name in frame.columns}
     for column in asked:
         if column.lower() in there:
             raise ConfigError(
                 f"sink {asked[column]}: the frame has a column {column} already",
-                why="epoch_column names one that is added to it, with the epoch's number",
+                why="epoch_column names a column that exactsink adds, with the epoch's number",
                 next="give epoch_column another name, or drop the column in the job's transform",
             )
     return sorted(asked)
 
 
 def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
-    """Return a sink's rows as its backend wants them; `*` in its expressions stands for the sink's own columns.
+    """Return a sink's rows in its backend's shape. A `*` in the backend's expressions means the sink's own columns.
 
-    `frame` is the `whole` of the job with the columns of epochs: a sink gets the one that it asks for.
+    `frame` is the job's `whole` frame with all epoch columns. A sink gets only its own.
     """
     names = (*(sink.columns or whole.columns), *filter(None, [sink.epoch_column]))
     expressions = tuple(map(quoted_name, names))
@@ -247,12 +246,12 @@ def _shape(whole: DataFrame, frame: DataFrame, sink: Sink) -> _Shape:
 
 
 def expanded(expression: str, columns: Sequence[str]) -> str:
-    """Put the sink's columns in the place of a `*` that is an argument."""
+    """Replace each `*` that is an argument by the sink's columns."""
     return _STAR.sub(lambda found: found["kept"] or ", ".join(columns), expression)
 
 
 def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
-    """Refuse a distribution by columns that the frame lacks: every epoch would fail. Raises ConfigError."""
+    """Refuse a distribution by columns that the frame lacks, because every epoch would fail. Raises ConfigError."""
     asking = [
         name for name, sink in sinks.items() if isinstance(sink.distribution, str) and sink.distribution != "none"
     ]
@@ -265,7 +264,7 @@ def _check_distribution(frame: DataFrame, sinks: Mapping[str, Sink]) -> None:
 
 
 def _distributed(frame: DataFrame, sinks: Mapping[str, Sink]) -> DataFrame:
-    """Cut the shared frame into partitions as the sinks ask; the config has made sure that they agree."""
+    """Cut the shared frame into the partitions that the sinks require, which agree (see `check_one_frame`)."""
     asked = next((s.distribution for s in sinks.values() if s.distribution != "none"), "none")
     most = min((s.max_participants for s in sinks.values() if s.max_participants is not None), default=None)
     if isinstance(asked, int):

@@ -1,6 +1,6 @@
-"""Look before the first row whether every sink, and every executor, can give what the job asks for.
+"""Check, before the first row, whether every sink and every executor can give the guarantee that the job requires.
 
-One sequence for `run` and `check`: analyze the frames, ask each sink, try the executors, derive the guarantee.
+`run` and `check` do the same: analyze the frames, check each sink, try the executors, derive the guarantee.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ _INSTALL = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preflight(Found):
-    """What was found, and how frames reach the sinks.
+    """The findings, and the passes by which frames reach the sinks.
 
-    `advice` is a setting that would make it faster, None where it is set.
+    `advice` is a setting that would make the job faster, None if it is set already.
     """
 
     passes: Passes
     advice: str | None = None
 
     def report_to(self, events: Events, sinks: Mapping[str, Sink]) -> None:
-        """Report the warnings, and what each sink promises."""
+        """Report the warnings, and each sink's guarantee."""
         for name, found in self.findings.items():
             for finding in found:
                 message, fix = finding.message, finding.fix
@@ -77,7 +77,7 @@ def passes_of(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
 
 
 def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, route: Route | None) -> Preflight:
-    """Look at everything; what can't be looked at raises. Writes no row and changes no target."""
+    """Check everything. Raises the error of a frame or a sink that can't be checked. Changes no target."""
     passes = passes_of(config, sinks, frame, route)
     schemas = passes.schemas()
     findings = {name: ask_sink(config.job.name, sink, schemas[name]) for name, sink in sinks.items()}
@@ -85,11 +85,11 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
         findings[name] = [*findings[name], finding]
     unfit, warnings = look_at_journal(config)
     refusals: list[ExactsinkError] = [*unfit, *promise_refusals(config, sinks, stream=frame.isStreaming)]
-    # A batch run has no epoch before it; and where all sinks take any columns, the journal needn't be read.
+    # A batch run has no epoch before it. If all sinks allow any columns, the journal needn't be read.
     if frame.isStreaming and any(sink.backend.on_schema_change != "allow" for sink in sinks.values()):
         refusals += column_refusals(config, sinks, passes.columns())
     result = Preflight(findings, refusals, warnings, passes=passes, advice=advice(frame.sparkSession))
-    if not (result.errors or result.refusals):  # the task is worth its second once nothing else stands in the way
+    if not (result.errors or result.refusals):  # the task takes a second, so only if all else is well
         try:
             _try_executors(frame.sparkSession, sinks)
         except PreflightError as refusal:
@@ -98,7 +98,7 @@ def preflight(config: JobConfig, sinks: Mapping[str, Sink], frame: DataFrame, ro
 
 
 def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
-    """Run one task that gets every backend and resolves its options, and compare versions. Raises PreflightError."""
+    """Run one task that gets every backend and resolves its options. Compare versions. Raises PreflightError."""
     check_pickles(sinks)
     backends = [sink.for_tasks for sink in sinks.values()]
 
@@ -120,7 +120,7 @@ def _try_executors(spark: SparkSession, sinks: Mapping[str, Sink]) -> None:
 
 
 def check_pickles(sinks: Mapping[str, Sink]) -> None:
-    """Raise ContractError for a backend that can't travel to the executors: it holds a connection, a lock, a lambda."""
+    """Raise ContractError for a backend that can't be pickled: it holds a connection, a lock or a lambda."""
     dumps: Any = cloudpickle.dumps  # has no types
     for name, sink in sinks.items():
         try:
@@ -131,12 +131,12 @@ def check_pickles(sinks: Mapping[str, Sink]) -> None:
 
 
 def refused_by_executors(error: Exception) -> PreflightError:
-    """Return why the probing task failed, and what helps; another Python is named first: Spark can't use two."""
+    """Return why the probing task failed, and the fix. It names another Python first, because Spark can't use two."""
     python, why = os.environ.get("PYSPARK_PYTHON", "python3"), task_error(error)
     what, fix = f"the executors can't run this job's backends with {python}", _INSTALL
     if "PYTHON_VERSION_MISMATCH" in str(error):
         what = f"the executors run another Python: PYSPARK_PYTHON is {python}"
-        why = f"the driver has {platform.python_version()}, and Spark takes no other minor version"
+        why = f"the driver has {platform.python_version()}, and Spark requires the same minor version"
         fix = f"unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}; on a cluster, have it on every machine"
     elif "PYSPARK_PYTHON" not in os.environ:  # a program that was started by its interpreter's path
         fix = f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3 of PATH; or {_INSTALL}"

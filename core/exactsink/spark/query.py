@@ -1,4 +1,4 @@
-"""A job's running query, as the program that started it sees it."""
+"""A job's running query, for the program that started it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ __all__ = ["Query"]
 
 _LOOK_SECONDS = 0.1
 _BEHIND = {"maxOffsetsBehindLatest": "offsets", "numFilesOutstanding": "files", "numBytesOutstanding": "bytes"}
-"""What sources report of themselves in Spark's progress, and in what it counts."""
+"""The metrics that sources report in Spark's progress, and their units."""
 _QUIET_SECONDS = 5.0
 
 
 class Query:
     """A job's streaming query, started by `Job.start`. It has the names of Spark's StreamingQuery.
 
-    Two differ: `stop` ends the epoch first, and an error is exactsink's, with Spark's as its cause. As a context
-    manager it stops the query at the end of the block.
+    Two things differ: `stop` lets the epoch end first, and errors are exactsink's, with Spark's as their cause. As a
+    context manager, it stops the query at the end of the block.
     """
 
     def __init__(self, streaming: StreamingQuery, epochs: Epochs, sinks: Mapping[str, Sink], events: Events) -> None:
@@ -95,7 +95,7 @@ class Query:
     def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
         """Wait until the query ends; with a timeout in seconds, return whether it has ended by then.
 
-        Raises what ended the query: an error of exactsink's, or the program's own from a route or a transform.
+        Raises the error that ended the query: exactsink's, or the program's own from a route or a transform.
         """
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ConfigError(
@@ -107,12 +107,12 @@ class Query:
             return self._streaming.awaitTermination(waiting)
 
     def exception(self) -> BaseException | None:
-        """Return the error that ended the query, as `awaitTermination` raises it; None while it runs or if none did."""
+        """Return the error that `awaitTermination` raises; None while the query runs, or if it ended without one."""
         error = self._streaming.exception()
         return None if error is None else query_error(self._epochs.failure, error)
 
     def processAllAvailable(self) -> None:  # noqa: N802
-        """Wait until all rows that the source has now are committed in every sink. Raises as `awaitTermination`."""
+        """Wait until all present rows of the source are committed in every sink. Raises like `awaitTermination`."""
         with self._ours():
             self._streaming.processAllAvailable()
 
@@ -120,7 +120,7 @@ class Query:
     def _ours(self) -> Iterator[None]:
         try:
             yield
-        except (PySparkException, Py4JJavaError) as error:  # the latter: a Java error that pyspark has no name for
+        except (PySparkException, Py4JJavaError) as error:  # the latter has no class in pyspark
             ours = query_error(self._epochs.failure, error)
             raise ours from (ours.__cause__ or error)
 
@@ -129,9 +129,9 @@ class Query:
         self._streaming.explain(extended)
 
     def stop(self) -> None:
-        """Stop the query after the epoch that runs, once Spark has recorded it. Returns when it has ended. Idempotent.
+        """Stop the query after its running epoch, once Spark has recorded it. Returns when it has ended. Idempotent.
 
-        The next start has nothing to repeat. It is also safe to end it in the middle of an epoch: kill the process.
+        The next start has nothing to repeat. It is also safe to kill the process in the middle of an epoch.
         """
         self._epochs.ending = True
         while self.isActive and self.is_in_epoch():
@@ -143,7 +143,7 @@ class Query:
         self._epochs.close()
 
     def interrupt(self) -> None:
-        """Stop the query at once, in the middle of its epoch: the next start finishes that, or aborts it."""
+        """Stop the query at once, even in an epoch, which the next start finishes or aborts. Idempotent."""
         try:
             self._streaming.stop()
         except Py4JJavaError as error:
@@ -155,7 +155,7 @@ class Query:
         return self._epochs.is_in_epoch()
 
     def report_behind(self) -> None:
-        """Report how far the query is behind its sources, where Spark says it. Once for each progress of Spark's."""
+        """Report how far the query is behind its sources, if Spark reports it: once for each of Spark's reports."""
         progress = self._streaming.lastProgress
         if progress is None or progress["timestamp"] == self._behind_at:
             return
@@ -163,7 +163,7 @@ class Query:
         for source in progress["sources"]:
             metrics = source_metrics(source)
             for name, of in _BEHIND.items():
-                with suppress(KeyError, ValueError):  # not of this source; or "null", where it does not know
+                with suppress(KeyError, ValueError):  # the source lacks it, or reports "null"
                     fields = {"source": source["description"], "of": of, "behind": float(metrics[name])}
                     self._events.report("source_behind", level=logging.DEBUG, **fields)
 
@@ -189,5 +189,5 @@ class Query:
         return "its JVM is gone"
 
     def _is_quiet(self) -> bool:
-        """Return whether Spark waits for its next trigger, or in a batch that has not begun."""
+        """Return whether Spark waits for its next trigger, or its batch is parked."""
         return self._epochs.is_parked() or not self.status["isTriggerActive"]

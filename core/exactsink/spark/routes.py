@@ -1,4 +1,4 @@
-"""How a batch's rows reach the sinks: one pass over one frame, or, with a route, a pass over each sink's own frame."""
+"""Bring a batch's rows to the sinks: in one pass over one frame, or, with a route, in a pass over each sink's frame."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["BatchWrite", "Passes", "Route"]
 
 
 class Passes:
-    """The passes over frames of one schema. Making them calls the route and analyzes, and may raise ConfigError."""
+    """The passes over frames of one schema. The constructor calls the route, analyzes, and may raise ConfigError."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class Passes:
 
     @property
     def routed(self) -> bool:
-        """Whether each sink has a frame of its own."""
+        """Whether each sink has its own frame."""
         return self._route is not None
 
     def fits(self, frame: DataFrame) -> bool:
-        """Return whether a frame has this schema; batches of one query have, and needn't be analyzed again."""
+        """Return whether a frame has this schema. All batches of a query do, so they are analyzed only once."""
         return frame.schema == self._schema
 
     def schemas(self) -> Mapping[str, pa.Schema]:
@@ -59,7 +59,7 @@ class Passes:
         return shaped | {name: quarantine_schema(self._sinks[name].backend) for name in quarantines(self._sinks)}
 
     def columns(self) -> Mapping[str, Columns]:
-        """Return the columns of each sink's rows, before they are shaped; a quarantine's never change."""
+        """Return the columns of each sink's rows before they are shaped, except a quarantine's, which never change."""
         return {name: one_pass.columns[name] for name, one_pass in self._passes.items()}
 
     def frames(self, frame: DataFrame) -> Mapping[str, DataFrame]:
@@ -69,7 +69,7 @@ class Passes:
         return routed(self._route, frame, self._fed)
 
     def write(self, frames: Mapping[str, DataFrame], plan: EpochPlan) -> Sequence[Vote]:
-        """Run the passes that the plan's sinks need; one winning attempt's votes per sink and partition."""
+        """Run the passes that the plan's sinks need. Return one winning attempt's votes per sink and partition."""
         if self._route is None:
             name = plan.read[0]
             return self._passes[name].write(frames[name], plan)
@@ -82,32 +82,32 @@ class Passes:
         return votes
 
     def _with_quarantine(self, name: str) -> Mapping[str, Sink]:
-        """Return a sink, and the one that its bad rows go to."""
+        """Return a sink, and the quarantine of its bad rows."""
         quarantine = self._sinks[name].quarantine
         return {sink: self._sinks[sink] for sink in (name, quarantine) if sink is not None}
 
 
 def _check_unshared(sinks: Mapping[str, Sink]) -> None:
-    """Refuse one quarantine of two sinks with frames of their own: each pass has its own partitions 0, 1, ..."""
+    """Refuse one quarantine for two sinks with their own frames, because each pass has partitions 0, 1, ..."""
     for name in quarantines(sinks):
         judged = [sink.name for sink in sinks.values() if sink.quarantine == name]
         if len(judged) > 1:
             raise ConfigError(
                 f"sinks {', '.join(judged)} share quarantine {name}, and the route gives each a frame of its own",
-                why="each frame has partitions of its own numbers, and a quarantine's votes would meet under one",
+                why="each frame numbers its partitions from 0, so two votes of the quarantine would have one number",
                 next="give each of them a quarantine of its own",
             )
 
 
 class BatchWrite:
-    """Write one batch, as often as its epoch needs it. To be closed.
+    """Write one batch, as often as its epoch needs it. The caller must close it.
 
-    The input of a route is computed once, or with `recompute` once per sink. What was computed is cut off from its
-    plan (a local checkpoint): rows that an executor takes with it fail the tasks, and the batch is replayed. A cache
-    would compute them again, and where the plan is not deterministic give other rows to the sinks still to be written.
+    The input of a route is computed once, or with `recompute` once per sink. The computed rows are cut off from their
+    plan (a local checkpoint). If an executor is lost with some of them, the tasks fail, and the batch is replayed. A
+    cache would compute them again, and a plan that is not deterministic would then give other rows to the other sinks.
 
-    With `keeps_state` a write runs the whole frame, though a route's frames take a part: else the query's state would
-    miss this batch.
+    With `keeps_state`, a write runs the whole frame, even if a route's frames take only a part, because the query's
+    state would otherwise miss this batch.
     """
 
     def __init__(self, passes: Passes, frame: DataFrame, *, keeps_state: bool) -> None:
@@ -120,7 +120,7 @@ class BatchWrite:
         """Whether the batch's plan has run."""
 
     def __call__(self, plan: EpochPlan) -> Sequence[Vote]:
-        """Write the plan's sinks and return the votes. Raises Retryable when tasks failed."""
+        """Write the plan's sinks and return the votes. Raises Retryable if tasks failed."""
         with tasks_of(plan.epoch):
             self.ran = True
             if not self._frames:
@@ -128,15 +128,15 @@ class BatchWrite:
             return self._passes.write(self._frames, plan)
 
     def close(self) -> None:
-        """Release what was kept of the batch."""
+        """Release the kept rows of the batch. Idempotent."""
         kept, self._kept = self._kept, None
-        if kept is not None and not is_remote():  # there it ends with the client's last reference
+        if kept is not None and not is_remote():  # Spark Connect releases it with the client's last reference
             forget_checkpoint(kept)
 
     def _hold(self) -> None:
         frame = self._frame
         if self._passes.persists:
-            frame = self._kept = frame.localCheckpoint(eager=False)  # the write below makes it
+            frame = self._kept = frame.localCheckpoint(eager=False)  # the write below computes it
         if self._passes.persists or (self._passes.routed and self._keeps_state):
             frame.write.format("noop").mode("overwrite").save()
         self._frames = self._passes.frames(frame)

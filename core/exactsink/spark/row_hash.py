@@ -1,7 +1,7 @@
-"""A row's 64-bit hash, made on the JVM: two rows that differ in anything that a sink could store differ in it.
+"""A row's 64-bit hash, computed on the JVM. It covers every difference between two rows that a sink could store.
 
-Spark's own xxhash64 passes over NULL wherever it stands, takes -0.0 for 0.0, and takes no maps and no variants. Lost
-votes are written again only if the replay's rows have the same hashes, so what it does not see would be lost.
+Spark's own xxhash64 skips NULL at any place, takes -0.0 for 0.0, and refuses maps and variants. Lost votes are written
+again only if the replay's rows have the same hashes, so a difference that the hash does not cover would be lost.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ def row_hash(kinds: Sequence[DataType], values: Sequence[Column]) -> Column:
 
 
 def _missing(values: Sequence[Column]) -> Column:
-    """Return which of the values are NULL, a bit each."""
+    """Return a bit for each value: whether it is NULL."""
     bits = [F.when(value.isNull(), F.lit(1 << place)).otherwise(F.lit(0)) for place, value in enumerate(values)]
     return reduce(Column.bitwiseOR, [bit.cast("bigint") for bit in bits])
 
 
 def _parts(kind: DataType, value: Column) -> list[Column]:
-    """Return what xxhash64 is to see of a value, which may be NULL."""
+    """Return the arguments of xxhash64 for a value, which may be NULL."""
     if isinstance(kind, StructType):
         names = [field.name for field in kind.fields]
         if len({name.lower() for name in names}) < len(names) or not names:
-            return [value]  # which of two fields has the name? then as Spark hashes them
+            return [value]  # two fields have one name, or there is no field: hash it as Spark does
         return [row_hash([field.dataType for field in kind.fields], [value.getField(name) for name in names])]
     if isinstance(kind, ArrayType):
         element = kind.elementType

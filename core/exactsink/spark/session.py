@@ -1,4 +1,4 @@
-"""The session and the source that `exactsink run` makes from a job's config."""
+"""Make the session and the source of `exactsink run` from a job's config."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _NO_CLASS = ("ClassNotFoundException", "NoClassDefFoundError")
 _NO_SOURCE = (*_NO_CLASS, "DATA_SOURCE_NOT_ENABLED", "DATA_SOURCE_NOT_FOUND")
 _FORMATS = ("csv", "json", "orc", "parquet", "rate", "rate-micro-batch", "text")
 _MODULES = {"kafka": "spark-sql-kafka-0-10", "avro": "spark-avro"}
-"""Spark's own sources that are no part of its installation."""
+"""Spark's own sources that its installation lacks."""
 
 
 def make_session(config: JobConfig) -> SparkSession:
-    """Make or get the session. Its workers find modules in the job's folders, too.
+    """Make or get the session. Its workers also find the modules in the job's folders.
 
-    Workers run the driver's own interpreter unless PYSPARK_PYTHON says otherwise: the `python3` they would take by
-    themselves may lack this package. Arrow is spared its checks where neither the environment nor `[spark.conf]` wants
-    them. Raises ConfigError where Spark does not start, Retryable where its JVM is killed.
+    Workers run the driver's own interpreter unless PYSPARK_PYTHON names another one, because the default `python3` may
+    lack this package. Arrow's checks are off unless the environment or `[spark.conf]` sets them. Raises ConfigError if
+    Spark does not start, Retryable if its JVM is killed.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if os.environ.get("LC_ALL") in ("C", "POSIX"):
-        os.environ["LC_ALL"] = "C.UTF-8"  # Java takes it by its word: a path beyond ASCII would not be there
+        os.environ["LC_ALL"] = "C.UTF-8"  # with C, Java finds no path beyond ASCII
     for name in REPEATING:  # they repeat the raised error at length
         logging.getLogger(name).setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_no_repeat)
@@ -53,18 +53,18 @@ def make_session(config: JobConfig) -> SparkSession:
     with started_jvm(conf):
         refuse_cluster_mode(SparkConf().get("spark.submit.deployMode", "client"))
         spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    if not is_remote():  # that is refused later, where it is named
+    if not is_remote():  # the caller refuses Spark Connect later, by its name
         keep_quiet(spark)
     return spark
 
 
 def _is_no_repeat(record: logging.LogRecord) -> bool:
-    """Return whether a record of the root logger is none of py4j's, which repeats there what it raises."""
+    """Return whether a record of the root logger is not py4j's, which repeats each raised error there."""
     return record.msg != "Exception while sending command."
 
 
 def refuse_cluster_mode(mode: str | None) -> None:
-    """Raise ConfigError in spark-submit's cluster mode: the job's folder would be looked for in a passing container."""
+    """Raise ConfigError in spark-submit's cluster mode, because the driver's container would not keep the journal."""
     if mode == "cluster":
         raise ConfigError(
             "a driver in spark-submit's cluster mode is not supported",
@@ -86,7 +86,7 @@ def _settings(config: JobConfig) -> Mapping[str, str]:
 
 
 def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
-    """Read the job's source as a stream, through its transform. Raises ConfigError for what can't be read."""
+    """Read the job's source as a stream, through its transform. Raises ConfigError if Spark refuses one of them."""
     if config.source is None:
         raise ConfigError("the job has no [source]", next="add one, or start the job from your own program: Job.start")
     transform = load_transform(config)
@@ -101,7 +101,7 @@ def read_source(config: JobConfig, spark: SparkSession) -> DataFrame:
 
 
 def _refused_source(source: SourceSection, error: Exception) -> ConfigError:
-    """Return Spark's refusal, and what fixes it: a source that Spark lacks is in a package most of the time."""
+    """Return Spark's refusal with its fix. If Spark lacks the source, the fix is mostly to name its package."""
     why, fix = first_line(error), "fix [source] or the transform"
     if any(name in why for name in _NO_SOURCE):
         scala = "2.12" if pyspark.__version__.startswith("3.") else "2.13"

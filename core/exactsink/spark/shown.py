@@ -1,4 +1,4 @@
-"""A job's sinks as a notebook shows them."""
+"""Show a job's sinks in a notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["sinks_table"]
 
 
 def sinks_table(sinks: Mapping[str, Sink], in_doubt: Mapping[str, int]) -> str:
-    """Return a table of HTML: each sink with its backend, guarantee, target, and the participants in doubt."""
+    """Return an HTML table: each sink with its backend, guarantee, target, and the number of participants in doubt."""
     rows = [
         (
             name,

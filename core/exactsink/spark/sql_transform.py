@@ -1,4 +1,4 @@
-"""`[transform]`: a job's query over its source's frame, which it knows as `source`."""
+"""`[transform]`: a job's query over its source's frame, which has the name `source` in the query."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NAME = "source"
 
 @dataclass(frozen=True, slots=True)
 class SqlTransform:
-    """A query; `key` is where the job's file has it."""
+    """A query. `key` is its key in the job's file."""
 
     key: str
     query: str
 
     def __call__(self, frame: DataFrame) -> DataFrame:
-        """Return the query's frame; `frame` is of a session that no other job has.
+        """Return the query's frame. `frame` must be of a session that no other job uses.
 
-        Raises ConfigError for what Spark refuses, with its line and position, and for what reads no stream.
+        Raises ConfigError if Spark refuses the query, with line and position, or if the query reads no stream.
         """
         session = frame.sparkSession
         query = self.query.strip().rstrip(";")

@@ -25,10 +25,10 @@ _LOOK_SECONDS = 0.5
 def supervise(
     job: Job, frame: Callable[[], DataFrame], wait: Callable[[int], None] = backoff, stop: Stop | None = None
 ) -> None:
-    """Run until the source is exhausted or `stop` is asked for; `frame` makes the source's frame for every start.
+    """Run until the source is exhausted, or `stop` gets a request. `frame` makes the source's frame for every start.
 
-    A Retryable, and any error of Spark's own, starts the query again, `restarts` times in a row without a finished
-    epoch between; every other error of exactsink ends the run at once, as does a bug.
+    After a Retryable, or an error of Spark's own, it starts the query again, up to `restarts` times in a row without a
+    finished epoch between. It raises every other error of exactsink, and a bug, at once.
     """
     failures = 0
     stop = stop or Stop()
@@ -53,7 +53,7 @@ def supervise(
             failure = refused_by_system(error)
         finally:
             job.end_query()
-        job.check_fenced()  # a driver that was stalled may meet any error, and must not take the job back
+        job.check_fenced()  # a driver that was stalled may get any error, and must not claim again
         failures = 1 if query is not None and query.epochs else failures + 1
         if failures > job.config.job.restarts or stop.asked:
             raise failure

@@ -1,7 +1,7 @@
-"""Which versions of Spark are supported, what differs between them, and what none of them has a public call for.
+"""The supported versions of Spark, their differences, and the calls for which Spark has no public interface.
 
-Nothing else in exactsink uses what is not pyspark's public interface. What differs is asked of pyspark itself, not of
-its number.
+Nothing else in exactsink uses a private interface of pyspark. A difference is detected in pyspark itself, not derived
+from its version.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ __all__ = [
 OLDEST = (3, 5)
 NEWEST = (4, 3)
 OLDEST_OF_PYTHON_3_12 = (4, 0)
-"""Spark 3.5 imports distutils, which Python 3.12 has no more."""
+"""Spark 3.5 imports distutils, which Python 3.12 no longer has."""
 OLDEST_OF_JAVA_24 = (4, 2)
-"""Before, Spark's Hadoop asks Java for the subject of a thread, which Java 24 has no more. 4.1 starts all the same, and
-then each query fails (`make matrix`)."""
+"""Before, Spark's Hadoop calls Java for the subject of a thread, which Java 24 no longer has. 4.1 starts nevertheless,
+and then each query fails (`make matrix`)."""
 _QUERY_THREAD = re.compile(r"^stream execution thread for .*\[id = (\S+), runId = (\S+)\]$", re.DOTALL)
 
 
 def check_version() -> None:
-    """Raise ConfigError when this process has a Spark that is not supported, or not on its Python."""
+    """Raise ConfigError if this process's Spark is not supported, or not on this Python."""
     oldest = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
     if not oldest <= _version() <= NEWEST:
         python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
@@ -72,7 +72,7 @@ def check_version() -> None:
 
 
 def check_jvm(gateway: Any) -> None:
-    """Raise ConfigError when the JVM behind a gateway has another Spark than this process, or is too new for it."""
+    """Raise ConfigError if the JVM behind a gateway has another Spark than this process, or is too new for it."""
     spark = str(gateway.jvm.org.apache.spark.package.SPARK_VERSION())
     if _numbers(spark) != _version():
         home = os.environ.get("SPARK_HOME")
@@ -91,7 +91,7 @@ def check_jvm(gateway: Any) -> None:
 
 
 def _version() -> tuple[int, int]:
-    """Return which Spark this process has; (0, 0) for what has no number."""
+    """Return the version of this process's Spark; (0, 0) if it has no number."""
     return _numbers(pyspark.__version__)
 
 
@@ -103,7 +103,7 @@ def _numbers(version: str) -> tuple[int, int]:
 def arrow_schema(frame: DataFrame) -> pa.Schema:
     """Return the schema in which a frame's rows reach a Python task. Runs nothing. Raises ConfigError.
 
-    Moments have the session's time zone; before 4.3 pyspark's own function leaves them in UTC.
+    Timestamps have the session's time zone. Before 4.3, pyspark's own function leaves them in UTC.
     """
     zone = frame.sparkSession.conf.get("spark.sql.session.timeZone")
     try:
@@ -135,7 +135,7 @@ def arrow_table(frame: DataFrame) -> pa.Table:
 
 
 def source_metrics(source: Mapping[str, Any]) -> Mapping[str, str]:
-    """Return what a source reports of itself in a query's progress; 3.5 leaves out that there is nothing."""
+    """Return a source's own metrics in a query's progress. If there are none, 3.5 leaves the key out."""
     metrics: Mapping[str, str] | None = source.get("metrics")
     return metrics or {}
 
@@ -147,9 +147,9 @@ def jvm_of(session: SparkSession) -> JVMView:
 
 
 def query_run_of(session: SparkSession) -> tuple[str, str] | None:
-    """Return the ids of the query, and of its run, whose own thread in the JVM calls; None on any other thread.
+    """Return the ids of the query, and of its run, if their own thread in the JVM calls; None on any other thread.
 
-    Spark names that thread by both. The job group, which is the run's id at first, is the user's to set.
+    Spark names that thread by both ids. The job group has the run's id at first, but users may set it.
     """
     name = jvm_of(session).java.lang.Thread.currentThread().getName()
     found = _QUERY_THREAD.search(name)
@@ -162,40 +162,40 @@ def analyzed_plan(frame: DataFrame) -> Any:
 
 
 def has_stopped(session: SparkSession) -> bool:
-    """Return whether the session's context has been stopped; that of Spark Connect is not here."""
+    """Return whether the session's context has been stopped. With Spark Connect, it is not in this process: False."""
     context: Any = None if is_remote() else session.sparkContext
     return context is not None and context._jsc is None
 
 
 def forget_checkpoint(frame: DataFrame) -> None:
-    """Release the rows of a frame that `localCheckpoint` gave; no call of Spark's does."""
+    """Release the rows of a frame from `localCheckpoint`. Spark has no public call for it."""
     frame._jdf.queryExecution().logical().rdd().unpersist(False)
 
 
 def session_of_its_own(spark: SparkSession) -> SparkSession:
-    """Return a session with this one's settings, functions and views, in which a new view is seen by nobody else."""
+    """Return a session with the same settings, functions and views. Nobody else sees a new view in it."""
     cloned: Any = spark
     return SparkSession(spark.sparkContext, cloned._jsparkSession.cloneSession())
 
 
 def check_query(session: SparkSession, query: str) -> None:
-    """Raise Spark's ParseException unless this is a query: a command is none. Runs nothing."""
+    """Raise Spark's ParseException unless this text is a query and not a command. Runs nothing."""
     parsing: Any = session
     parsing._jsparkSession.sessionState().sqlParser().parseQuery(query)
 
 
 def launch_jvm(conf: SparkConf, output: int) -> Any:
-    """Start a JVM that prints into `output`; return the gateway to it, whose `proc` is its process.
+    """Start a JVM that prints into `output`. Return its gateway, which has the JVM's process as `proc`.
 
-    It is in a session of its own: a signal to the driver's process group, or a terminal that is closed, reaches only
-    the driver, which ends its epoch first.
+    The JVM is in its own session. So a signal to the driver's process group, or a closed terminal, reaches only the
+    driver, which ends its epoch first.
     """
     launched: Any = launch_gateway  # has no types
     return launched(conf, {"stdout": output, "stderr": output, "start_new_session": True})
 
 
 def keep_quiet(session: SparkSession) -> None:
-    """Let Spark's server for accumulators print nothing of a JVM that is gone: a call to that JVM raises the error."""
+    """Keep Spark's accumulator server from printing that a JVM is gone, because a call to that JVM raises the error."""
     context: Any = session.sparkContext
     server = context._accumulatorServer
 
@@ -207,7 +207,7 @@ def keep_quiet(session: SparkSession) -> None:
 
 
 def use_jvm(gateway: Any) -> Any:
-    """Let this process's session be in the JVM behind a gateway, or in the one that spark-submit started; return it."""
+    """Use the JVM behind a gateway, or the JVM of spark-submit, for this process's session. Return its gateway."""
     SparkContext._ensure_initialized(gateway=gateway)
     return SparkContext._gateway
 
@@ -218,7 +218,7 @@ def has_jvm() -> bool:
 
 
 def launched_jvm() -> Any:
-    """Return the process of the JVM that this process started, None when there is none."""
+    """Return the process of the JVM that this process started, None if there is none."""
     return getattr(SparkContext._gateway, "proc", None)
 
 
@@ -227,7 +227,7 @@ def _spelled(version: tuple[int, int]) -> str:
 
 
 def _in_zone(kind: pa.DataType, zone: str | None) -> pa.DataType:
-    """Return a type with its moments in this zone, however deep they stand."""
+    """Return a type with all its timestamps in this zone, at any depth."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, zone)
     if pa.types.is_struct(kind):

@@ -229,7 +229,7 @@ def test_only_a_wait_that_lasts_is_looked_at_and_what_was_seen_before_the_timeou
         clock[0] = asked[1] + 4.0
         assert f"blocked by session {pid}, " in str(watch.error(timeout, Waiting("load", "")))
         clock[0] += 0.1
-        assert "could name it" in str(watch.error(timeout, Waiting("load", "", f'"{table.job}"')))
+        assert "did not find who held it" in str(watch.error(timeout, Waiting("load", "", f'"{table.job}"')))
 
 
 def caught_by_server(session: psycopg.Connection, statement: str) -> psycopg.Error | None:

@@ -1,4 +1,4 @@
-"""A job's config, out of a TOML file or of Python: checked whole before anything starts."""
+"""A job's config, from a TOML file or from Python. exactsink checks all of it before it starts anything."""
 
 from exactsink.job.config.load import config_of, load_config
 from exactsink.job.config.model import JOURNAL_IN_A_DATABASE, JobConfig

@@ -1,4 +1,4 @@
-"""What a job's file may hold, as its models describe it: for the reference and for the schema that editors read."""
+"""Describe a job's file by its models, for the reference and for the schema that editors read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["attribute_docstrings", "prose", "sections"]
 
 
 def sections() -> Mapping[str, type[BaseModel]]:
-    """Return the model of each table of the file, by its name; `sinks.NAME` stands for every sink's."""
+    """Return the model of each table of the file, by the table's name. `sinks.NAME` means every sink's table."""
     found: dict[str, type[BaseModel]] = {}
     for name, field in JobConfig.model_fields.items():
         kinds = [field.annotation, *typing.get_args(field.annotation)]
@@ -44,5 +44,5 @@ def attribute_docstrings(model: type) -> Mapping[str, str]:
 
 
 def prose(text: str) -> str:
-    """Take the source's line breaks out of paragraphs."""
+    """Join the lines of each paragraph."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

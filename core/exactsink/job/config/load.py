@@ -1,4 +1,4 @@
-"""Read a job's file into a checked config: every mistake is named with its file, line and the nearest known key."""
+"""Read a job's file into a checked config. Every mistake is named with its file, line and the nearest known key."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from exactsink.toolkit.nearest import nearest
 __all__ = ["config_error", "config_of", "flags_checked", "load_config"]
 
 _OF_A_UNION = ("bool", "constrained-int", "float", "int", "str", "[key]")
-"""What pydantic adds to the place of a value that is none of several types, or of a wrong key."""
+"""Parts that pydantic adds to the place of a wrong key, or of a value that has none of several types."""
 
 _ELSEWHERE: Mapping[type[BaseModel], str] = {
     SourceSection: ": options of the source belong in [source.options]",
     SparkSection: ": Spark's own settings belong in [spark.conf], under their whole names in quotes",
 }
-"""The place of what people write into these tables."""
+"""The right table for keys that people write into these tables."""
 
 _TABLES = {
     "job": "write [job], with name and checkpoint",
@@ -41,7 +41,7 @@ _PORT_AND_NO_LOGIN = ("hdfs:", "viewfs:", "webhdfs:", "swebhdfs:")
 
 
 def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None = None) -> tuple[JobConfig, Document]:
-    """Read a job's file; the document knows the line of each key. Raises ConfigError; secrets are never shown."""
+    """Read a job's file. The document knows the line of each key. Raises ConfigError, which never shows a secret."""
     with Commands(os.fspath(path)).named():
         document = read_document(Path(path), os.environ if environ is None else environ)
         config = config_of(document)
@@ -50,14 +50,14 @@ def load_config(path: str | os.PathLike[str], environ: Mapping[str, str] | None 
 
 
 def config_of(document: Document) -> JobConfig:
-    """Check a job's tables. Raises ConfigError, which names each mistake and its place."""
+    """Check a job's tables, and return its config. Raises ConfigError, which names each mistake and its place."""
     for key_path, text in _texts(document.values):
         _check_url(text, document, key_path)
     values = dict(document.values)
-    if "options" in values:  # a field of JobConfig, and no table of the file
+    if "options" in values:  # a field of JobConfig, but not a table of the file
         place = document.place(("options",))
         raise ConfigError(
-            f"{place}: unknown key options", why="options belong in their sink's own table", next="move them"
+            f"{place}: unknown key options", why="options belong in their sink's table", next="move them there"
         )
     sinks = values.get("sinks")
     if isinstance(sinks, dict) and isinstance(sinks.get("backend"), str):
@@ -81,9 +81,9 @@ def config_of(document: Document) -> JobConfig:
 
 
 def flags_checked(table: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
-    """Return a table without the texts that pydantic alone takes for true or false, `yes` and `off`: None is refused.
+    """Return a table with None, which is refused, for texts that pydantic alone takes for true or false, such as `yes`.
 
-    Variables give `true` and `false` as texts.
+    `true` and `false` may be texts, because variables are.
     """
     flags = {key for key, field in model.model_fields.items() if field.annotation is bool}
     wrong = {key for key in flags & set(table) if str(table[key]).lower() not in ("true", "false")}
@@ -100,7 +100,7 @@ def _texts(value: Any, path: KeyPath = ()) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _check_url(text: str, document: Document, path: KeyPath) -> None:
-    """Refuse a URL of which a part of the password may pass for a host or a name, and be shown. Raises ConfigError."""
+    """Refuse a URL if a part of its password looks like a host or a name, and would be shown. Raises ConfigError."""
     found = _URL.match(text)
     if found is None:
         return
@@ -116,7 +116,7 @@ def _check_url(text: str, document: Document, path: KeyPath) -> None:
 
 
 def _check_after(config: JobConfig, document: Document) -> None:
-    """Refuse a sink that comes after none of this job, or after itself. Raises ConfigError."""
+    """Refuse a sink that comes after an unknown sink, or after itself. Raises ConfigError."""
     after = {name: sink.after for name, sink in config.sinks.items()}
     for name, firsts in after.items():
         place = document.place(("sinks", name, "after"))
@@ -130,7 +130,7 @@ def _check_after(config: JobConfig, document: Document) -> None:
 
 
 def _check_quarantines(config: JobConfig, document: Document) -> None:
-    """Refuse a quarantine that is none of this job's sinks, or more than that. Raises ConfigError."""
+    """Refuse a quarantine that the job lacks, or that also gets rows of a frame. Raises ConfigError."""
     for name, section in config.sinks.items():
         if section.quarantine is None:
             continue
@@ -146,15 +146,15 @@ def _check_quarantines(config: JobConfig, document: Document) -> None:
             raise ConfigError(
                 f"{place}: sink {section.quarantine} has {', '.join(sorted(own))}, and can't be a quarantine",
                 why="it gets bad rows of other sinks only, with the columns `id`, `sink`, `epoch`, "
-                "`reason` and `row`, in the partitions of those",
-                next=f"remove that from [sinks.{section.quarantine}], or make a sink of its own for bad rows",
+                "`reason` and `row`, in those sinks' partitions",
+                next=f"remove that from [sinks.{section.quarantine}], or make a separate sink for bad rows",
             )
 
 
 def config_error(
     error: ValidationError, document: Document, base: KeyPath, model: type[BaseModel], also: Iterable[str] = ()
 ) -> ConfigError:
-    """Report all mistakes that validation found below `base`; `also` are keys that stand beside the model's own."""
+    """Report all mistakes that validation found below `base`. `also` are keys that the table may have besides."""
     said: dict[KeyPath, list[str]] = {}
     for found in error.errors(include_url=False):
         loc = found["loc"]
@@ -170,7 +170,7 @@ def config_error(
 
 
 def _one_of(texts: list[str]) -> str:
-    """Return one sentence of those about a value that is none of several types: name and example stand in each."""
+    """Merge the sentences about a value that has none of several types. Each has the same name and example."""
     first, *others = texts
     head, write, example = first.partition(": write ")
     also = [other.partition(": write ")[0].partition(": ")[2] for other in others]
@@ -178,7 +178,7 @@ def _one_of(texts: list[str]) -> str:
 
 
 def _mistake(found: ErrorDetails, name: str, loc: KeyPath, model: type[BaseModel], also: Iterable[str]) -> str:
-    """Return what is wrong with the key `name`, which stands at `loc` below the model, or with its value."""
+    """Return the mistake in the key `name`, or in its value. `loc` is its place below the model."""
     key, table = str(loc[-1]) if loc else name, table_at(model, loc[:-1])
     if found["type"] == "extra_forbidden":
         if key == "spark" or key.startswith("spark."):

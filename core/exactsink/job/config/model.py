@@ -1,4 +1,4 @@
-"""What a job's config may contain, besides the backends' own options."""
+"""The contents of a job's config, besides the backends' own options."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 
 
 def _dotted(value: Any) -> Any:
-    """Return settings by their whole names: an unquoted `kafka.group.id = "x"` is a table in a table to TOML."""
+    """Return settings by their full names, because TOML reads an unquoted `kafka.group.id = "x"` as nested tables."""
     if not isinstance(value, dict):
         return value
     flat: dict[str, Any] = {}
@@ -64,7 +64,7 @@ _Settings = Annotated[
     Mapping[str, str | int | float | bool], BeforeValidator(_dotted), WithJsonSchema({"type": "object"})
 ]
 NEW_NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
-"""`NAME_PATTERN`, by which ids are read, takes a dash first, too: in a table `-` says that there is none."""
+"""`NAME_PATTERN`, for reading ids, also allows a dash first. A new name may not, because `-` in a table means none."""
 NAME_WANTED = "a name has lower-case letters, digits and dashes, no dash first, 40 at most"
 """NEW_NAME in words."""
 
@@ -151,7 +151,7 @@ class JobSection(_Section):
     @field_validator("journal")
     @classmethod
     def _one_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
-        """Take a SQLite journal's file from the job file's folder, too."""
+        """Let the relative path of a SQLite journal begin at the job file's folder."""
         found = _SQLITE.fullmatch(value.get_secret_value()) if value is not None else None
         return value if found is None else SecretStr(f"{found[1]}{real_path(found[2], info.context)}{found[3]}")
 
@@ -159,7 +159,7 @@ class JobSection(_Section):
     def _recompute_is_safe(self) -> JobSection:
         if self.fan_out == "recompute" and not self.deterministic:
             raise ValueError(
-                'fan_out = "recompute" runs the plan once per sink: say deterministic = true if it gives the same rows '
+                'fan_out = "recompute" runs the plan once per sink: set deterministic = true if it gives the same rows '
                 "each time, or leave fan_out at persist"
             )
         return self
@@ -218,7 +218,7 @@ class ObserveSection(_Section):
     @model_validator(mode="after")
     def _both(self) -> ObserveSection:
         if (self.certificate is None) != (self.key is None) or (self.key is not None and self.prometheus is None):
-            raise ValueError("give certificate and key together, with prometheus: they make its metrics HTTPS")
+            raise ValueError("give certificate and key together, with prometheus: they are for its HTTPS")
         return self
 
 
@@ -276,11 +276,11 @@ class TransformSection(_Section):
 
     @property
     def key(self) -> str:
-        """What the query is given as, for messages."""
+        """The key of the query, for messages."""
         return "[transform] sql" if self.sql_file is None else f"[transform] sql_file {self.sql_file}"
 
     def query(self) -> str:
-        """Return the query. Raises ConfigError for a file that can't be read."""
+        """Return the query. Raises ConfigError if its file can't be read."""
         if self.sql_file is None:
             return self.sql or ""
         try:
@@ -339,7 +339,7 @@ class SinkSection(_Section):
 
 
 class JobConfig(_Section):
-    """A whole job, as its file says it. `sinks` holds the core options, `options` each backend's own, unchecked."""
+    """A whole job, as in its file. `sinks` has the core options, `options` each backend's own, unchecked."""
 
     job: JobSection
     spark: SparkSection = SparkSection()
@@ -351,12 +351,12 @@ class JobConfig(_Section):
     _file: str | None = PrivateAttr(None)
 
     def read_from(self, path: str) -> None:
-        """Remember the file that says all this: messages name commands for it."""
+        """Remember the file of this config, because messages name commands for it."""
         self._file = path
 
     @property
     def file(self) -> str | None:
-        """The job's file as it was named; None for a config made in Python."""
+        """The path of the job's file, as the caller gave it; None for a config made in Python."""
         return self._file
 
     @model_validator(mode="after")
@@ -367,12 +367,12 @@ class JobConfig(_Section):
 
     @property
     def checkpoint(self) -> AnyPath:
-        """The checkpoint; in a store by fsspec's name, so that s3a:// and s3:// are one place."""
+        """The checkpoint's place. In a store it has fsspec's name, so that s3a:// and s3:// are one place."""
         return path_of(self.job.checkpoint)
 
     @property
     def history(self) -> AnyPath:
-        """Where this job's journal, state and staged rows are: beside the checkpoint, never inside it."""
+        """The place of this job's journal, state and staged rows: beside the checkpoint, never inside it."""
         return self.checkpoint.with_name(self.checkpoint.name + ".exactsink")
 
     @property
@@ -381,7 +381,7 @@ class JobConfig(_Section):
 
 
 def _object_url(value: str) -> str:
-    """Return a store's URL as Spark gets it; refuse what Hadoop and fsspec would read differently."""
+    """Return a store's URL for Spark. Refuse a URL that Hadoop and fsspec would read differently."""
     found = _OBJECT_URL.fullmatch(value)
     if found is not None and ":" in found["store"].partition("@")[0] and "@" in found["store"]:
         raise ValueError("no secrets in URLs: give them by the environment, a profile or a role")

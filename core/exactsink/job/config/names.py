@@ -1,4 +1,4 @@
-"""What keys are called elsewhere: in Spark, in drivers, in other sinks. A message names the key that it is here."""
+"""The names that keys have in Spark, in drivers and in other sinks, so that messages can give the name in exactsink."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _OF_UPSERTS = "; this backend appends, and idempotent_upsert has mode and keys"
 
 
 def name_here(key: str, known: Iterable[str], *, backend: bool = False) -> str:
-    """Return the end of a message on an unknown key: the name that it has here, or the nearest; empty without either.
+    """Return the end of a message about an unknown key: its name here, or the nearest known key; empty without either.
 
-    `known` are the keys of its table, which is a backend's with `backend`.
+    `known` are the keys of its table. `backend` says that the table is a backend's.
     """
     known = set(known)
     here = [name for name in _HERE.get(key.lower(), ()) if name in known]
     if here:
         return f"; here it is {here[0]}"
     if key.lower() in ("schema", "namespace") and "table" in known:
-        return '; it stands before the table\'s name: table = "SCHEMA.TABLE"'
+        return '; it is part of the table\'s name: table = "SCHEMA.TABLE"'
     if backend and key.lower() in ("mode", "keys", *(old for old, new in _HERE.items() if new == ("keys",))):
         return _OF_UPSERTS
     return nearest(key, known)

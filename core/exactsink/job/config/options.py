@@ -1,4 +1,4 @@
-"""The options of `[job]` as keyword arguments, for editors and type checkers: the model is what checks them."""
+"""The options of `[job]` as keyword arguments, for editors and type checkers. `JobSection` checks their values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["JobOptions"]
 
 
 class JobOptions(TypedDict, total=False):
-    """As `JobSection` describes each, but for name and checkpoint."""
+    """The keys of `JobSection`, which describes each, except name and checkpoint."""
 
     staging: str
     transform: str

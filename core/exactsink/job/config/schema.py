@@ -1,6 +1,6 @@
 """The JSON schema of a job's file, for editors: made from the models that check the file, and the installed backends.
 
-It takes each file that they take. What hangs on several keys, or on a server, it leaves to `exactsink check`.
+It accepts each file that they accept. Only `exactsink check` knows the rules about several keys, or about a server.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["job_schema", "schema_text"]
 
 _Schema = dict[str, Any]
 _VARIABLE: _Schema = {"type": "string", "pattern": r"\$\{[^}]+\}"}
-"""A value that the environment fills in, of any type."""
+"""A value of any type that the environment fills in."""
 
 _CLOSED = ("pattern", "enum", "const")
-"""What a string has to be, so that one with a variable would be refused."""
+"""Keywords that limit a string, so that a string with a variable would be refused."""
 
 _OF_PYTHON = ("title", "format", "writeOnly")
 
 
 def job_schema(registry: Registry) -> _Schema:
-    """Return the schema (draft 2020-12). A sink's table is one of those of the backends that can be used here."""
+    """Return the schema (draft 2020-12). A sink's table must fit one of the backends that can be used here."""
     names = [listing.name for listing in registry.listings() if not listing.problem]
     backends = {name: _sink(name, registry) for name in names}
     tables = {name: _table(model) for name, model in sections().items() if model is not SinkSection}
@@ -40,7 +40,7 @@ def job_schema(registry: Registry) -> _Schema:
         "type": "object",
         "required": ["backend"],
         "properties": {"backend": {"anyOf": [{"enum": names}, _VARIABLE]}},
-        # Editors complete from the alternatives of oneOf; few of them look into if and then.
+        # Editors complete from the alternatives of oneOf. Few of them read if and then.
         "oneOf": [*({"$ref": f"#/$defs/{name}"} for name in backends), by_variable],
     }
     named = {"type": "object", "minProperties": 1, "additionalProperties": False}
@@ -57,12 +57,12 @@ def job_schema(registry: Registry) -> _Schema:
 
 
 def schema_text() -> str:
-    """Return the schema with the backends that are installed here, as `job.schema.json` holds it."""
+    """Return the text of `job.schema.json`: the schema with the backends that are installed here."""
     return json.dumps(job_schema(Registry(installed_plugins())), indent=1, ensure_ascii=False) + "\n"
 
 
 def _sink(name: str, registry: Registry) -> _Schema:
-    """Return the table of a sink of this backend: the core's keys, and its own."""
+    """Return the schema of a sink's table with this backend: the core's keys, and the backend's own."""
     core = _table(SinkSection)
     try:
         own = _table(registry.load(name, name).Options)
@@ -93,7 +93,7 @@ def _table(model: type[BaseModel]) -> _Schema:
 
 
 def _plain(part: Mapping[str, Any]) -> _Schema:
-    """Return a key's schema without values that TOML lacks, for example null; anything goes for a model within it."""
+    """Return a key's schema without values that TOML lacks, for example null. A nested model allows anything."""
     if "$ref" in part or "allOf" in part:
         return {}
     kept = {name: value for name, value in part.items() if name not in _OF_PYTHON and value is not None}
@@ -106,7 +106,7 @@ def _plain(part: Mapping[str, Any]) -> _Schema:
 
 
 def _filled(part: _Schema) -> _Schema:
-    """Let a variable stand in the place of every value that is no free text already."""
+    """Allow a variable in place of every value that does not already allow any text."""
     for name in ("items", "additionalProperties"):
         if isinstance(part.get(name), dict):
             part = {**part, name: _filled(part[name])}

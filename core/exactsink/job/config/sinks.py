@@ -1,4 +1,4 @@
-"""Bind a config's sinks to their backends: load each, and let it check its own options."""
+"""Bind a config's sinks to their backends: load each backend, and let it check its own options."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def bind_sinks(config: JobConfig, document: Document, registry: Registry) -> dic
     try:
         sinks = {name: _bound(name, section, config, document, registry) for name, section in config.sinks.items()}
         _check_quarantines(sinks, document)
-    except ConfigError as error:  # a backend's own message, say, may show a value that came from the environment
+    except ConfigError as error:  # a backend's own message may show a value from the environment
         what, why, fix = map(document.scrubbed, (error.what, error.why, error.next))
         raise ConfigError(what, why=why, next=fix) from error.__cause__
     return sinks
 
 
 def _check_quarantines(sinks: Mapping[str, Sink], document: Document) -> None:
-    """Refuse sinks whose rows can't be judged, and quarantines that show rows early. Raises ConfigError."""
+    """Refuse sinks that can't judge rows one by one, and quarantines that show rows early. Raises ConfigError."""
     for name, sink in sinks.items():
         if sink.quarantine is None:
             continue
@@ -95,7 +95,7 @@ def _bound(name: str, section: SinkSection, config: JobConfig, document: Documen
 
 
 def _made(name: str, backend_class: type[Backend], options: BackendOptions) -> Backend:
-    """Make the backend, and see that it says what is journaled of it. Raises ContractError where it doesn't."""
+    """Make the backend, and check the values that the journal keeps of it. Raises ContractError if one is wrong."""
     with calling(name, backend_class, backend_class.__name__):
         backend = backend_class(options)
         says: dict[str, tuple[object, type]] = {
@@ -105,5 +105,5 @@ def _made(name: str, backend_class: type[Backend], options: BackendOptions) -> B
         }
     for what, (value, kind) in says.items():
         if not isinstance(value, kind) or value == "":
-            raise broken(name, backend, f"its {what} is {value!r:.80}, and is to be a {kind.__name__}")
+            raise broken(name, backend, f"its {what} is {value!r:.80}, and must be a {kind.__name__}, not empty")
     return backend

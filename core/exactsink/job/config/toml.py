@@ -1,4 +1,4 @@
-"""A job's tables, out of a TOML file or out of Python: where a key stands, and `${NAME}` from the environment."""
+"""A job's tables, from a TOML file or from Python: the line of each key, and `${NAME}` from the environment."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ _HINTS = {
     r"Expected '='.*\n\s*:": "TOML writes `key = value` below a `[table]`",
     r"Invalid statement.*\n\{": "this is JSON, and TOML writes `key = value` below a `[table]`",
 }
-"""By the parser's message and the text at its place."""
+"""The fix, by a pattern of the parser's message and the text at its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A job's tables: their values with the environment put in, and what of them came from there and must not be shown.
+    """A job's tables: their values with the environment filled in. `hidden` are values from there, never to be shown.
 
-    `task_values` are the same but for `${executor:NAME}`, which stands there as it is written: tasks resolve it.
-    `written` are the tables as they were given.
+    In `task_values`, `${executor:NAME}` stays as it is written, because tasks resolve it. `written` are the tables as
+    they were given.
     """
 
     name: str
     text: str | None = field(repr=False)
-    """The file's; None where the tables came from Python."""
+    """The file's text; None if the tables came from Python."""
     values: Mapping[str, Any] = field(repr=False)
     hidden: frozenset[str] = field(repr=False)
     task_values: Mapping[str, Any] = field(default_factory=dict, repr=False)
     folder: str = ""
-    """Where the file is: relative paths in it are taken from here, wherever the job is started."""
+    """The file's folder. Relative paths in the file begin here, wherever the job is started."""
     written: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def line_of(self, path: KeyPath) -> int:
-        """Return the line (from 1) where a key or table first stands, or the nearest table or key above it."""
+        """Return the first line (from 1) of a key or table, or of the nearest table or key above it."""
         table: KeyPath = ()
         best, best_line = 0, 1
         for number, line in enumerate((self.text or "").splitlines(), start=1):
@@ -73,31 +73,31 @@ class Document:
                 here = (*table, *_split(key["keys"]))
             else:
                 continue
-            shared = min(len(here), len(path))  # `[a.b]` is also where `a` stands
+            shared = min(len(here), len(path))  # `[a.b]` is also the place of `a`
             if here[:shared] == path[:shared] and shared > best:
                 best, best_line = shared, number
         return best_line
 
     def place(self, path: KeyPath) -> str:
-        """Return where a key is: `job.toml line 3`, or `sinks.lake.path` of a job that was made in Python."""
+        """Return a key's place: `job.toml line 3`, or `sinks.lake.path` in a job that was made in Python."""
         return ".".join(map(str, path)) if self.text is None else f"{self.name} line {self.line_of(path)}"
 
     @property
     def fix(self) -> str:
-        """What to do about a mistake in it."""
+        """The next step after a mistake in these tables."""
         if self.text is None:
-            return "correct that, and make the Job again"
+            return "correct that argument, and make the Job again"
         return f"fix {self.name}, then `exactsink check JOB.toml`"
 
     def scrubbed(self, text: str) -> str:
-        """Take what came from the environment out of a message."""
+        """Replace the environment's values in a message by ***."""
         for value in sorted(self.hidden, key=len, reverse=True):
             text = text.replace(value, "***")
         return text
 
 
 def read_document(path: Path, environ: Mapping[str, str]) -> Document:
-    """Read and parse a file. Raises ConfigError with the file and line of what can't be read."""
+    """Read and parse a file. Raises ConfigError with the file, and the line that can't be read."""
     try:
         text = path.read_text(encoding="utf-8-sig")  # some editors put a mark before the first line
     except OSError as error:
@@ -114,7 +114,7 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
 
 
 def _hint(text: str, error: str) -> str:
-    """Return what people write there who come from Python, YAML or JSON, and what TOML has for it."""
+    """Return TOML's form of a line in the style of Python, YAML or JSON; empty if it is not known."""
     found = _AT.search(error)
     rest = text.splitlines()[int(found[1]) - 1 :] if found else []
     at = rest[0][int(found[2]) - 1 :] if found and rest else ""
@@ -122,13 +122,13 @@ def _hint(text: str, error: str) -> str:
 
 
 def document_of(tables: Mapping[str, Any], environ: Mapping[str, str]) -> Document:
-    """Take a job's tables out of Python, where a path may be a Path; relative ones mean the current folder."""
+    """Take a job's tables from Python, where a path may be a Path. Relative paths begin at the current folder."""
     written = {key: _plain(value) for key, value in tables.items()}
     return _filled(Document("the job", None, written, frozenset(), folder=str(Path.cwd())), environ)
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as TOML has it, of which None is no part."""
+    """Return a value in TOML's types, which have no None."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 
 
 def _filled(document: Document, environ: Mapping[str, str]) -> Document:
-    """Put the environment in."""
+    """Fill in the environment's values."""
     driver, tasks, written = _Filling(document, environ), _Filling(document, environ, for_tasks=True), document.values
     values = {key: driver.filled(value, (key,)) for key, value in written.items()}
     task_values = {key: tasks.filled(value, (key,)) for key, value in written.items()}
@@ -147,7 +147,7 @@ def _filled(document: Document, environ: Mapping[str, str]) -> Document:
 
 
 def _instead_of(path: Path) -> str:
-    """Return what to do where a job's file should be and can't be read."""
+    """Return the next step if a job's file can't be read."""
     with suppress(OSError):
         folder = path if path.is_dir() else path.parent
         if others := sorted(map(str, folder.glob("*.toml")))[:_SHOWN]:
@@ -170,7 +170,7 @@ def _split(keys: str) -> KeyPath:
 
 
 class _Filling:
-    """Put the environment into a file's strings, and remember what must not be shown."""
+    """Fill the environment's values into a file's strings, and remember the values that must not be shown."""
 
     def __init__(self, document: Document, environ: Mapping[str, str], *, for_tasks: bool = False) -> None:
         self._document = document
@@ -209,14 +209,14 @@ class _Filling:
             )
         environ = self._environ
         if environ.get(name):
-            if len(environ[name]) > 3:  # a shorter one is no secret, and would blot out words of the message
+            if len(environ[name]) > 3:  # a shorter value is not a secret, and would mask words of the message
                 self.hidden.add(environ[name])
             return environ[name]
         if rest is not None:
-            return rest[2:]  # as in a shell, ":-" stands in for empty too
+            return rest[2:]  # as in a shell, ":-" also replaces an empty value
         said = f"the environment's {name} is empty" if name in environ else f"the environment has no {name}"
         raise ConfigError(
             f"{self._document.place(path)}: {said}",
-            why="the driver commits, so it needs what the executors have" if executor else "",
+            why="the driver commits, so it needs the executors' variables" if executor else "",
             next=f"export {name}=..., or write {found[0].rstrip('}')}:-...}} with a default, which may be empty",
         )

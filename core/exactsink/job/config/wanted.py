@@ -1,4 +1,4 @@
-"""What a wrong value should be, in words and with a line to write: pydantic's own speak of Python's types."""
+"""Describe the right value, in words and with a line to write, because pydantic's messages name Python's types."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _KINDS = {
     "string": "text in quotes is wanted",
     "tuple": "a list is wanted",
 }
-"""What is wanted, by the beginning of pydantic's names of such errors."""
+"""The wanted values, by the beginning of pydantic's names of such errors."""
 
 _PLAIN = re.compile(r"[\w .-]+")
-"""Text that TOML needs no escapes for: an escaped secret would not be known as one, and be shown."""
+"""Text that needs no escapes in TOML. An escaped secret would not be recognized, and so it would be shown."""
 
 
 def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
-    """Return what `key` should be, and a line to write where one is known.
+    """Return the value that `key` should have, and a line to write if one is known.
 
-    What stands there is repeated only where a list of it is wanted.
+    The given value is repeated only if a list of it is wanted.
     """
     kind, given, context = found["type"], found["input"], found.get("ctx", {})
     example = written(key, field)
@@ -59,19 +59,19 @@ def wanted(found: ErrorDetails, key: str, field: FieldInfo | None) -> str:
 
 
 def new_name(text: str) -> str:
-    """Return the nearest name that a job or a sink may have; empty for text that a message does not repeat."""
+    """Return the nearest valid name of a job or a sink; empty for text that a message must not repeat."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] if _PLAIN.fullmatch(text) else ""
 
 
 def written(key: str, field: FieldInfo | None) -> str:
-    """Return a line of TOML with an option's example, or its default; empty where it has neither."""
+    """Return a line of TOML with an option's example, or its default; empty if it has neither."""
     known = [] if field is None else [*(field.examples or ()), field.default]
     shown = next((value for value in known if isinstance(value, bool | int | float | str | list) and value != ""), None)
     return "" if shown is None else f"write {key} = {json.dumps(shown, ensure_ascii=False)}"
 
 
 def field_of(model: type[BaseModel], key: object) -> FieldInfo | None:
-    """Return what a model says of a key of its table."""
+    """Return a model's field for a key of its table, None if there is none."""
     fields = model.model_fields.items()
     return next((field for name, field in fields if (field.alias or name) == key and not field.exclude), None)
 

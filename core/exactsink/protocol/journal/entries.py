@@ -76,7 +76,7 @@ def checked(entries: Iterable[Entry]) -> tuple[Sequence[int], Sequence[EntryProb
             if must_stand:
                 problems.setdefault(seq, f"journal entry {seq} is not there: entry {by} names it")
         elif sha256 and sums[seq] and sums[seq] != sha256:
-            problems.setdefault(seq, f"journal entry {seq} is not the one that entry {by} was written after")
+            problems.setdefault(seq, f"journal entry {seq} is not the record that entry {by} follows")
     start = _read_at_start(newest, last, anchors)
     kept = set(anchors).union(seq for _, seq, _, must_stand in named if must_stand)
     found = [EntryProblem(seq, problem, _need(seq, start, kept)) for seq, problem in sorted(problems.items())]

@@ -129,7 +129,7 @@ class Journal:
         return replace(log, anchors=(*reversed(list(older)), *log.anchors))
 
     def _anchors_before(self, record: Record) -> Iterator[Claim | Kept]:
-        """Walk back over claims and notes from a record. Check every sum, even of those that this handle has read."""
+        """Walk back over claims and notes from a record. Check every sum, even of records that this handle has read."""
         known = {anchor.seq: anchor for anchor in self._log.anchors}
         while record.before >= 0:
             seq = record.before
@@ -158,7 +158,11 @@ class Journal:
             self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises with the reason
 
     def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:
-        """Become the job's driver, and fence every older one. Nothing may be committed or swept before it returns."""
+        """Become the job's driver, and fence every older one. Nothing may be committed or swept before it returns.
+
+        Durable when it returns. Raises LineageError if the journal belongs to another query, and Retryable if other
+        drivers claim the job again and again, or the store does not answer.
+        """
         for attempt in range(_ATTEMPTS * 4):
             log = self.read()
             if log.query_id and log.query_id != query_id:
@@ -208,7 +212,7 @@ class Journal:
         return self._claim
 
     def keep(self, record: Kept) -> None:
-        """Append a record that is kept permanently. Raises Fenced like `decide`."""
+        """Append a record that is kept permanently. Durable when it returns. Raises the errors of `decide`."""
         self._append(record)
 
     def sum_up(self) -> None:
@@ -221,11 +225,15 @@ class Journal:
             self._append(note)
 
     def _stands_last(self, claim: Claim) -> bool:
-        """Read again: a stalled driver's claim may land in a hole that a deletion left, and is void there."""
+        """Read again, because a stalled driver's claim is void if it lands in a hole that a deletion left."""
         return self._store.newest() == claim.seq
 
     def decide(self, record: Decide) -> None:
-        """Append THE commit point of an epoch. Raises Fenced if another claim came first."""
+        """Append THE commit point of an epoch. Durable when it returns; only the driver with the newest claim can.
+
+        Raises Fenced if another claim came first, and Retryable if the store's answer is unclear: then the next claim
+        reads whether the epoch was decided.
+        """
         before = self._appended
         self._append(record)
         self._decided = self._appended - before
@@ -236,11 +244,14 @@ class Journal:
         return self._decided or None
 
     def redecide(self, record: Redecide) -> None:
-        """Append a sink's new set of committables for the last decided epoch. Raises Fenced, like `decide`."""
+        """Append a sink's new set of committables for the last decided epoch. Otherwise like `decide`."""
         self._append(record)
 
     def trim(self) -> None:
-        """Delete old epochs' records, many at once; never a claim, a note, or a record of the last decision."""
+        """Delete old epochs' records, many at once; never a claim, a note, or a record of the last decision.
+
+        Idempotent. A crash in the middle leaves a journal that is as valid as before.
+        """
         if not self._is_trim_due():
             return
         self._appended = 0
@@ -355,7 +366,7 @@ def _unbroken_end(listed: Sequence[int]) -> Sequence[int]:
 
 def _other_entry(seq: int, sha256: str, named: str, by: int) -> LineageError:
     return LineageError(
-        f"journal entry {seq} is not the one that entry {by} was written after",
+        f"journal entry {seq} is not the record that entry {by} follows",
         why=f"its sha256 is {sha256[:12]}..., entry {by} names {named[:12]}...: an entry was edited, or comes from "
         "another copy of the journal",
         next=COPY,
@@ -366,7 +377,7 @@ def other_query(bound: str, query_id: str) -> LineageError:
     return LineageError(
         f"the journal belongs to query {bound}, but the checkpoint is query {query_id}'s",
         why="the checkpoint was deleted or replaced; going on would skip or repeat epochs",
-        next="restore the checkpoint that the journal belongs to; or `exactsink adopt JOB.toml`, which lets the "
-        "epochs go on with this one: rows that its source gives again are doubled in every sink, and rows that it "
-        "leaves out are missing; or give the job a new name and checkpoint",
+        next="restore the checkpoint that the journal belongs to; or `exactsink adopt JOB.toml`, which continues the "
+        "epochs with this checkpoint: rows that its source gives again are doubled in every sink, and rows that it "
+        "skips are missing; or give the job a new name and checkpoint",
     )

@@ -1,4 +1,4 @@
-"""A journal read as one log: its claims, its last decision, and the proof of which participants are undecided."""
+"""A journal read as one log: its claims, its last decision, and the proof that participants are undecided."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def _with_set(
 
 
 def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expected:
-    """Return the expected mark of a sink whose set was replaced.
+    """Return the expected mark of a sink with a replaced set.
 
     Participants that were proven lost never show, so only the tokens of the new set may. If an operator declared them
     lost, the old tokens may show as well. A sink without rows keeps the mark of the epoch before.
@@ -284,7 +284,7 @@ def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expec
 
 
 def fenced_by(log: Log, mine: Claim) -> Fenced | None:
-    """Return the error for a driver whose claim is not the newest, None if `mine` is the newest."""
+    """Return the error for a driver if the log has a newer claim than `mine`, None if `mine` is the newest."""
     newer = [claim for claim in log.claims if claim.seq > mine.seq]
     if not newer:
         return None
@@ -307,7 +307,7 @@ def undecided_before(
     """Prove which of a sink's listed participants were begun under an older claim of this journal, and are not decided.
 
     `log` was read after `mine` was appended. No older generation can decide any more, so the proof stays true. A
-    participant whose claim the journal does not have raises LineageError, because somebody else may yet decide it. For
+    participant raises LineageError if the journal lacks its claim, because somebody else may yet decide it. For
     `sweep_tokens`, an operator has declared that nobody will.
     """
     standing = log.standing_claims

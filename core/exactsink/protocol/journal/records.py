@@ -53,7 +53,7 @@ _LATER = frozenset({"succeeds", "keeps", "settled", "participants", "rows"})
 """Fields that the first records of this format lack."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 COPY = (
-    "restore that entry from a copy of the journal (`exactsink journal verify JOB.toml` lists what is damaged); "
+    "restore that entry from a copy of the journal (`exactsink journal verify JOB.toml` lists the damaged ones); "
     "without one, move the journal away, and `exactsink rebase JOB.toml` begins one from the targets' marks"
 )
 """The next step if a needed entry can't be read."""
@@ -124,7 +124,7 @@ class Claim(_Placed):
     query that claims. Batch n of the bound query is epoch `base + n`; its first epoch here is `first_epoch`. Both are 0
     until an operator adopts another checkpoint, and pass unchanged from claim to claim. `rebased` are the marks that an
     operator's rebase expects from here on. The decision before it remains in the sinks that it `keeps`, and ends in all
-    others. `succeeds` are the other journals on whose marks this one was ever rebased.
+    others. `succeeds` are all other journals with marks on which this journal was rebased.
     """
 
     generation: int
@@ -299,7 +299,7 @@ def decode(data: bytes, seq: int | None = None) -> Record:
 
 @cache
 def _adapter(kind: str) -> TypeAdapter[Any]:
-    """Make what reads and writes a kind at its first record: all eight take a command 24 ms."""
+    """Make a kind's reader and writer when its first record needs them, because all eight take a command 24 ms."""
     return TypeAdapter(_KINDS[kind])
 
 

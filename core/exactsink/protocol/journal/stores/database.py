@@ -36,8 +36,8 @@ _LIBPQ = MappingProxyType(
 _PIP = MappingProxyType({"MySQLdb": "mysqlclient", "psycopg": "'psycopg[binary]>=3.2'", "psycopg2": "psycopg2-binary"})
 """Distributions with a name other than their module's."""
 
-# remote_apply is stronger than on; everything else is weaker. A stalled driver must not hold a seq for good, nor
-# wait for one: it gets an error, and reads the seq.
+# remote_apply is stronger than on; everything else is weaker. The timeouts keep a stalled driver from blocking a seq
+# permanently, and from waiting for one: it gets an error, and reads the seq.
 _POSTGRES_TRANSACTION = f"""
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'off',
     set_config('synchronous_commit',
@@ -50,8 +50,8 @@ SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', cur
 class Database:
     """One database and at most one connection to it. For one thread at a time. Connects with its first transaction.
 
-    `place` names it without user, password and options; `file` is SQLite's. A text that is not a URL of SQLAlchemy's,
-    or whose driver is missing, is a ConfigError. SQLite in memory is a PreflightError.
+    `place` names it without user, password and options; `file` is SQLite's. The constructor raises ConfigError if the
+    text is not a URL of SQLAlchemy's or its driver is missing, and PreflightError for SQLite in memory.
     """
 
     def __init__(self, url: str) -> None:
@@ -92,7 +92,7 @@ def _parsed(url: str) -> URL:
         given = make_url(url)
     if given is None or "@" in (given.host or ""):
         raise ConfigError(
-            "the journal's URL is not one that SQLAlchemy reads",
+            "SQLAlchemy can't read the journal's URL",
             why="it is DRIVER://USER:PASSWORD@HOST:PORT/DATABASE, with odd characters written as %40 (@), %2F (/)",
             next="fix the URL: postgresql+psycopg://user:password@host/database, or sqlite:////path/to/file.db",
         )

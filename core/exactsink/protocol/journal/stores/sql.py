@@ -174,7 +174,7 @@ class SqlStore:
             raise PreflightError(
                 f"table {JOURNAL_TABLE} at {self._database.place} lacks the primary key (job, seq)",
                 why="without it two drivers could both own an entry; it was copied or changed by hand",
-                next=f"stop all its jobs, see that no (job, seq) is there twice, then run: ALTER TABLE {JOURNAL_TABLE} "
+                next=f"stop all its jobs, check that each (job, seq) is unique, then run: ALTER TABLE {JOURNAL_TABLE} "
                 "ADD PRIMARY KEY (job, seq); in SQLite create the table again with this key",
             )
         self._stands = True
