@@ -40,7 +40,7 @@ def stop(job: str, run: str | None, within: float | None) -> None:
     config, _ = load_config(job)
     history = JobHistory.of(config, run)
     state = history.last_state()
-    if state is None and (claims := look(history)[1].claims):
+    if state is None and (claims := look(history)[1].open_claims):
         what = f"driver {claims[-1].driver} has claimed the job, and {history.folder} has no state of it"
         why = "state.json is damaged; or the journal is in a database, and the driver's folder is elsewhere"
         fix = "`exactsink stop JOB.toml` on a machine that sees the driver's folder; or send SIGTERM to the driver"
