@@ -10,7 +10,7 @@ import click
 
 from exactsink.cli.opened import Opened
 from exactsink.cli.options import command, job_file, run_name
-from exactsink.contract import Fatal, Retryable
+from exactsink.contract import Retryable
 from exactsink.job.config import load_config
 from exactsink.job.driver import user_name
 from exactsink.job.history import JobHistory
@@ -40,10 +40,11 @@ def stop(job: str, run: str | None, within: float | None) -> None:
     config, _ = load_config(job)
     history = JobHistory.of(config, run)
     state = history.last_state()
-    if state is None and (claims := look(history)[1].claims):
+    if state is None and (claims := look(history)[1].open_claims):
         what = f"driver {claims[-1].driver} has claimed the job, and {history.folder} has no state of it"
-        fix = "run `exactsink stop JOB.toml` on a machine that sees the driver's folder, or send SIGTERM to the driver"
-        raise Fatal(what, why="the journal is in a database, and the driver's folder is not on this machine", next=fix)
+        why = "state.json is damaged; or the journal is in a database, and the driver's folder is elsewhere"
+        fix = "`exactsink stop JOB.toml` on a machine that sees the driver's folder; or send SIGTERM to the driver"
+        raise Retryable(what, why=why, next=fix)
     if state is None and run is not None:
         raise Opened.of(job, run).unknown_run()
     if state is None or _is_over(state):
