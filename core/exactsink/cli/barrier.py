@@ -15,8 +15,6 @@ from exactsink.toolkit.waiting import attempts_within
 
 __all__ = ["barrier"]
 
-_LONGEST_SECONDS = 1.0
-
 
 @command()
 @job_file
@@ -31,7 +29,7 @@ def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_jso
     """
     history = JobHistory.of(load_config(job)[0], run)
     wanted, complete = epoch, None
-    for attempt in attempts_within(timeout, longest_seconds=_LONGEST_SECONDS):
+    for attempt in attempts_within(timeout, longest_seconds=1.0):
         complete, log = look(history)
         if attempt == 0 and wanted is None and log.decision is not None and log.decision.sinks:
             wanted = log.decision.epoch

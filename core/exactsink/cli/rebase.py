@@ -76,8 +76,8 @@ def _print_plan(opened: Opened, operator: Operator, plan: RebasePlan) -> None:
     if decision is not None and decision.sinks:
         kept, over = (", ".join(n for n in decision.sinks if (n in plan.keeps) is keeps) for keeps in (True, False))
         if kept:
-            rest = f"the rest of epoch {decision.epoch} in {kept}"
-            print(f"would leave {rest} to the next start" if plan.goes_on else f"would commit {rest}")
+            act, later = ("leave", " to the next start") if plan.goes_on else ("commit", "")
+            print(f"would {act} the rest of epoch {decision.epoch} in {kept}{later}")
         if over:
             print(f"would close epoch {decision.epoch} in {over}: nothing more of it is committed there")
     for holding in (holding for truth in plan.sinks for holding in truth.view.held):

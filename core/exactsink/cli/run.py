@@ -38,8 +38,7 @@ def run(
     Before Spark starts, each store may take `within` seconds to answer. `answer` has the totals of the finished epochs
     at any time. Once Spark has started, a line reports these totals, however the run ends.
     """
-    stop = stop or Stop()
-    answer = {} if answer is None else answer
+    stop, answer = stop or Stop(), {} if answer is None else answer
     began = time.monotonic()
     name = load_config(path)[0].job.name
     context = LogContext(name)

@@ -22,7 +22,6 @@ from exactsink.toolkit.storage import storage_errors
 
 __all__ = ["stop"]
 
-_LOOK_SECONDS = 0.5
 _MORE_SECONDS = 45.0
 """How long a driver may take besides its epoch: to see the request on an object store, and to end Spark."""
 
@@ -65,8 +64,7 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
     while True:
         state = history.last_state() or asked
         if state.driver != asked.driver:
-            why = f"{state.driver} has claimed the job meanwhile"
-            raise Retryable(f"{asked.driver} has ended, and the job runs", why=why, next="exactsink stop JOB.toml")
+            raise Retryable(f"{asked.driver} ended, and {state.driver} runs the job", next="exactsink stop JOB.toml")
         if _is_over(state):
             return state
         if not (is_live(state) or is_ahead(state)) or time.monotonic() > until:
@@ -76,7 +74,7 @@ def _wait(history: JobHistory, asked: State, until: float) -> State:
                 why=f"{last_heard(state)}; it hangs, was killed, or does not read {history.folder}",
                 next=f"on {host}: kill {number}, or kill -9 {number}, which is also safe",
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(0.5)
 
 
 def _is_over(state: State) -> bool:
@@ -98,6 +96,4 @@ def _is_over(state: State) -> bool:
 def _ended(state: State | None) -> str:
     if state is None:
         return "no driver ever ran"
-    if not state.heartbeat:
-        return f"driver {state.driver} has ended"
-    return f"driver {state.driver} is dead, {last_heard(state)}"
+    return f"driver {state.driver} " + (f"is dead, {last_heard(state)}" if state.heartbeat else "has ended")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 
 import click
@@ -26,9 +27,8 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     if unknown in _BEFORE:
         return f"exactsink {_BEFORE[unknown]}{path.removeprefix('exactsink')} {job}"
     if context.parent is None:  # the flag of a command, before the command
-        command, words = context.command, [word for word in arguments if word != unknown]
-        for word in words:
-            command = getattr(command, "commands", {}).get(word, command)
+        words = [word for word in arguments if word != unknown]
+        command = reduce(lambda group, word: getattr(group, "commands", {}).get(word, group), words, context.command)
         if any(unknown in option.opts and getattr(option, "is_flag", False) for option in command.params):
             named = f" {job}" * (not given and _job_of(command) == "argument")
             return f"exactsink {shlex.join(words)}{named} {unknown}"

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 _READS = 5
 _REBASE = (
-    "once you know what is right: `exactsink rebase JOB.toml` shows what every target holds, and the command to go on"
+    "once you know which is right: `exactsink rebase JOB.toml` shows every target's mark, and the command to go on"
 )
 
 

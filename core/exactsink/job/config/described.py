@@ -27,7 +27,7 @@ def sections() -> Mapping[str, type[BaseModel]]:
 
 
 def attribute_docstrings(model: type) -> Mapping[str, str]:
-    """Find the string below each field: what pydantic itself does not keep. None where the source is not installed."""
+    """Find the docstring below each field, which pydantic does not keep. Empty if the source is not installed."""
     try:
         (body,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     except OSError:
