@@ -38,6 +38,7 @@ CATALOG: dict[str, Benchmark] = {
         files.BENCHMARK,
         delta.ROWS,
         delta.COMMIT,
+        iceberg.ROWS,
         iceberg.COMMIT,
         second_sink.BENCHMARK,
         sqlite_upserts.SMALL,

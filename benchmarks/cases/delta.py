@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,31 +21,37 @@ from exactsink.testing import Session
 from exactsink_delta.backend import DeltaBackend, DeltaOptions
 from exactsink_files.backend import FilesBackend, FilesOptions
 
-__all__ = ["COMMIT", "ROWS"]
+__all__ = ["COMMIT", "ROWS", "beside_files"]
 
 _FILES, _STANDING = 200, 100_000
 
 
-@contextmanager
-def _rows(setting: Setting) -> Iterator[Plan]:
-    rows = setting.scaled(5_000_000)
-    frame = varied_frame(setting.spark(), rows)
+def beside_files(name: str, table: Callable[[Path], Backend]) -> Callable[[Setting], AbstractContextManager[Plan]]:
+    """Return the plan of a table's rows, made in a folder, beside our own Parquet files."""
 
-    def written(backend: Callable[[str], Backend], folder: Path) -> Work:
-        sink = Sink("out", "out", backend(str(folder / "target")), staging="")
-        epoch = FrameEpoch(EpochDriver({"out": sink}, folder), frame)
+    @contextmanager
+    def plan(setting: Setting) -> Iterator[Plan]:
+        rows = setting.scaled(5_000_000)
+        frame = varied_frame(setting.spark(), rows)
 
-        def work() -> Metrics:
-            assert list(epoch().values()) == [rows]
-            return {"rows": rows}
+        def written(backend: Callable[[Path], Backend], folder: Path) -> Work:
+            epoch = FrameEpoch(EpochDriver({"out": Sink("out", "out", backend(folder), staging="")}, folder), frame)
 
-        return work
+            def work() -> Metrics:
+                assert list(epoch().values()) == [rows]
+                return {"rows": rows}
 
-    ours = partial(written, lambda path: DeltaBackend(DeltaOptions(path=path)))
-    files = partial(written, lambda path: FilesBackend(FilesOptions(path=path)))
-    variants = [Variant("delta", ours), Variant("files", files)]
-    bounds = [Bound("rows_per_s", "delta", "files", at_least=0.9), Bound("rows_per_cpu_s", "delta", "files")]
-    yield Plan(variants, bounds, [f"{rows:,} rows (long, string, 100 characters), {PARTITIONS} partitions"])
+            return work
+
+        files = partial(written, lambda folder: FilesBackend(FilesOptions(path=str(folder / "target"))))
+        variants = [Variant(name, partial(written, table)), Variant("files", files)]
+        bounds = [Bound("rows_per_s", name, "files", at_least=0.9), Bound("rows_per_cpu_s", name, "files")]
+        yield Plan(variants, bounds, [f"{rows:,} rows (long, string, 100 characters), {PARTITIONS} partitions"])
+
+    return plan
+
+
+_rows = beside_files("delta", lambda folder: DeltaBackend(DeltaOptions(path=str(folder / "target"))))
 
 
 @contextmanager

@@ -1,14 +1,16 @@
-"""Iceberg tables: the commit of an epoch on a table of many files."""
+"""Iceberg tables: rows a second beside our own Parquet files, and the commit of an epoch on a table of many files."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from benchmarks.cases.delta import beside_files
 from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, Work
 from exactsink.contract import JobContext
 from exactsink.testing import Session
@@ -16,9 +18,15 @@ from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
 from exactsink_iceberg.tables import SinkTable
 from exactsink_iceberg.votes import BOUNDS, NUMBERS, VotedFile, data_file
 
-__all__ = ["COMMIT"]
+__all__ = ["COMMIT", "ROWS"]
 
 _FILES, _STANDING, _OF_A_MANIFEST = 200, 100_000, 2_000
+
+
+def _options(folder: Path, **more: Any) -> IcebergOptions:
+    """Return a table's options, its catalog in SQLite."""
+    given = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": str(folder / "lake"), "table": "shop.orders"}
+    return IcebergOptions.model_validate({**given, **more})
 
 
 @contextmanager
@@ -27,8 +35,7 @@ def _commit(setting: Setting) -> Iterator[Plan]:
     rows = pa.table({"id": range(count), "kind": [f"k{number}" for number in range(count)]})
 
     def prepare(folder: Path) -> Work:
-        given = {"uri": f"sqlite:///{folder}/catalog.db", "warehouse": str(folder / "lake"), "table": "shop.orders"}
-        options = IcebergOptions.model_validate({**given, "partition_by": ["kind"]})
+        options = _options(folder, partition_by=["kind"])
         session = Session(IcebergBackend(options), JobContext("bench", "lake", str(folder), 1, "be"), "be")
         session.put_birth()
         votes = session.prepare(0, [rows])
@@ -64,4 +71,9 @@ def _append(table: Table, numbers: range) -> None:
             snapshot.append_data_file(data_file(voted))
 
 
+ROWS = Benchmark(
+    "iceberg",
+    "Rows a second into an Iceberg table, committed, beside our own Parquet files.",
+    beside_files("iceberg", lambda folder: IcebergBackend(_options(folder))),
+)
 COMMIT = Benchmark("iceberg_commit", "Commit of 200 files on an Iceberg table of 100,000.", _commit)

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 from deltalake import DeltaTable
+from pyiceberg.table import StaticTable
 from tests.e2e.drivers import ForkServer
 from tests.e2e.jobs import PARTICIPANTS, in_iceberg, in_lake
 from tests.e2e.warm_jvm import WarmJvm
@@ -88,6 +89,14 @@ class Stage:
     def in_iceberg(self) -> Counter[int]:
         """Count how often each row is in the Iceberg table `shop.rows`."""
         return Counter(row["id"] for row in in_iceberg(self.folder))
+
+    @property
+    def in_sparks_iceberg(self) -> Counter[int]:
+        """Count how often each row is in the Iceberg table `shop.rows` of Spark's own catalog of folders."""
+        folder = self.folder / "warehouse" / "shop" / "rows" / "metadata"
+        newest = (folder / "version-hint.text").read_text().strip()
+        table = StaticTable.from_metadata(str(folder / f"v{newest}.metadata.json"))
+        return Counter(table.scan().to_arrow()["id"].to_pylist())
 
     @property
     def holds(self) -> bool:

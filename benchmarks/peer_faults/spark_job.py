@@ -1,8 +1,9 @@
 """A usual job with Spark's own sinks: `python -m benchmarks.peer_faults.spark_job FOLDER SPEC`.
 
-SPEC is JSON: `kafka` and `jdbc` are these sinks' options, `files` and `delta` are folders. One `foreachBatch` writes to
-them in this order; `kafka` or `delta` alone is Spark's own stream sink. `kill` names a file: if it does not exist yet,
-the job kills itself in the epoch of the fault, between its first write and its second. `conf` is the session's.
+SPEC is JSON: `kafka` and `jdbc` are these sinks' options, `files` and `delta` are folders, `iceberg` is a table. One
+`foreachBatch` writes to them in this order; `kafka`, `delta` or `iceberg` alone is Spark's own stream sink. `kill` is a
+file: if it does not exist yet, the job kills itself in the epoch of the fault, between its first write and its second.
+`conf` is the session's.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ PACKAGES = f"{COORDINATES},org.postgresql:postgresql:42.7.14"
 _BUNDLED = "com.google.code.findbugs:jsr305,org.scala-lang.modules:scala-parallel-collections_2.13"  # Spark has them
 CONNECTORS = {"spark.jars.packages": PACKAGES, "spark.jars.excludes": _BUNDLED}
 """Settings of a JVM's start. A running JVM has them or not."""
+_COLUMNS = "id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>"
 _CONF = {
     "spark.master": "local[2]",
     "spark.ui.enabled": "false",
@@ -39,13 +41,17 @@ _CONF = {
 def main(folder: Path, spec: Mapping[str, Any]) -> None:
     """Run the job until all rows of its source are written."""
     spark = _session(folder, spec.get("conf", CONNECTORS))
-    reader = spark.readStream.schema("id BIGINT, kind STRING, amount DOUBLE, tags MAP<STRING, INT>")
+    if "iceberg" in spec:
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {spec['iceberg']} ({_COLUMNS}) USING iceberg")
+    reader = spark.readStream.schema(_COLUMNS)
     frame = held.hold(reader.option("maxFilesPerTrigger", PARTICIPANTS).json(str(folder / "source")))
     sinks = [name for name in spec if name in _WRITES]
     if sinks == ["kafka"]:
         writer = _records(frame).writeStream.format("kafka").options(**spec["kafka"])
     elif sinks == ["delta"]:
         writer = frame.writeStream.format("delta").option("path", spec["delta"])
+    elif sinks == ["iceberg"]:
+        writer = frame.writeStream.format("iceberg").option("path", spec["iceberg"])
     else:
         writer = frame.writeStream.foreachBatch(_each_batch(spec, sinks))
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
@@ -89,6 +95,7 @@ _WRITES: Mapping[str, Callable[[DataFrame, Any], None]] = {
     "kafka": lambda batch, options: _records(batch).write.format("kafka").options(**options).save(),
     "files": lambda batch, folder: batch.write.mode("append").parquet(folder),
     "delta": lambda batch, folder: batch.write.format("delta").mode("append").save(folder),
+    "iceberg": lambda batch, table: batch.writeTo(table).append(),
     "jdbc": _in_jdbc,
 }
 

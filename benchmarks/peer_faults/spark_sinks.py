@@ -1,4 +1,4 @@
-"""Spark's own sinks under each fault: Kafka, JDBC append, and JDBC after Kafka or files in one `foreachBatch`."""
+"""Spark's own sinks under each fault: Kafka, JDBC, Delta, Iceberg, and two of them in one `foreachBatch`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ __all__ = ["PLAYS"]
 
 _STARTING = "NativeCodeLoader|SparkConf|ResolveWriteToStream|Utils"
 _PROBLEM = re.compile(rf"^\S+ \S+ (?:WARN|ERROR) (?!{_STARTING})(\w+: .*)$", re.MULTILINE)
-_OF_DELTA = SPARK_VERSION
 _DELTA = JarSet("delta-spark-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), alone=True)
+_ICEBERG = JarSet("iceberg-spark-4.0-1.10.0", ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",), alone=True)
 _ONE_EPOCH = PARTICIPANTS * ROWS_A_BATCH
 
 
@@ -72,32 +74,66 @@ def _between(stage: Stage, target: str, seen: Callable[[], Counter[int]], **firs
     return Played(ids(FILES), {target: seen(), "Postgres": stage.in_table(table)}, reported)
 
 
-def _delta(stage: Stage) -> Played:
-    run = _run(stage, python_with_spark(_OF_DELTA), delta=str(stage.folder / "delta"), conf=_delta_conf())
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """A kind of table with a sink of its own for Spark: its jars, the session's settings, and its readers."""
+
+    name: str
+    jars: JarSet
+    conf: Mapping[str, str]
+    at: Callable[[Stage], str]
+    seen: Callable[[Stage], Counter[int]]
+
+    def run(self, stage: Stage, **more: Any) -> Run:
+        """Make the runs of a job that writes to a table, and then to what `more` names."""
+        jar_files = [kafka_jars(), *(str(jar) for jar in sorted(jars(self.jars).glob("*.jar")))]
+        spec = {self.name.lower(): self.at(stage), **more, "conf": {"spark.jars": ",".join(jar_files), **self.conf}}
+        return _run(stage, python_with_spark(SPARK_VERSION), **spec)
+
+
+_TABLES = (
+    _Tables(
+        "Delta",
+        _DELTA,
+        {
+            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        },
+        lambda stage: str(stage.folder / "delta"),
+        lambda stage: stage.in_delta,
+    ),
+    _Tables(
+        "Iceberg",
+        _ICEBERG,
+        {
+            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
+            "spark.sql.catalog.lake.type": "hadoop",
+            "spark.sql.catalog.lake.warehouse": "{folder}/warehouse",
+        },
+        lambda stage: "lake.shop.rows",
+        lambda stage: stage.in_sparks_iceberg,
+    ),
+)
+
+
+def _table(of: _Tables, stage: Stage) -> Played:
+    run = of.run(stage)
     run.killed_when(lambda: stage.holds, "a task that holds")
     reported = _whole(run)
-    return Played(ids(FILES), {"Delta": stage.in_delta}, reported)
+    return Played(ids(FILES), {of.name: of.seen(stage)}, reported)
 
 
-def _delta_and_kafka(stage: Stage) -> Played:
-    """Make it without txnAppId, as most jobs do. With it, Delta would skip the batch's second write."""
-    topic, fired = stage.new_topic(), str(stage.folder / "fired")
+def _table_and_kafka(of: _Tables, stage: Stage) -> Played:
+    """No txnAppId, as most jobs have none. With it, Delta would skip the batch's second write."""
+    topic = stage.new_topic()
     held.mark(stage.folder).touch()  # no task holds
-    spec = {"delta": str(stage.folder / "delta"), "kafka": _to_topic(stage, topic), "kill": fired}
-    run = _run(stage, python_with_spark(_OF_DELTA), **spec, conf=_delta_conf())
+    run = of.run(stage, kafka=_to_topic(stage, topic), kill=str(stage.folder / "fired"))
     run.dies()
-    ahead = stage.in_delta.total() == 2 * _ONE_EPOCH and stage.in_topic(topic).total() == _ONE_EPOCH
-    require(ahead, "Delta is an epoch ahead of Kafka")
+    ahead = of.seen(stage).total() == 2 * _ONE_EPOCH and stage.in_topic(topic).total() == _ONE_EPOCH
+    require(ahead, f"{of.name} is an epoch ahead of Kafka")
     reported = _whole(run)
-    return Played(ids(FILES), {"Delta": stage.in_delta, "Kafka": stage.in_topic(topic)}, reported)
-
-
-def _delta_conf() -> Mapping[str, str]:
-    return {
-        "spark.jars": ",".join([kafka_jars(), *(str(jar) for jar in sorted(jars(_DELTA).glob("*.jar")))]),
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    }
+    return Played(ids(FILES), {of.name: of.seen(stage), "Kafka": stage.in_topic(topic)}, reported)
 
 
 PLAYS = (
@@ -105,8 +141,15 @@ PLAYS = (
     Play("Spark's JDBC append in foreachBatch", IN_BATCH, _jdbc),
     Play("Spark's Kafka and JDBC writes in one foreachBatch", BETWEEN, _kafka_and_jdbc),
     Play("Spark's Parquet and JDBC writes in one foreachBatch", BETWEEN, _files_and_jdbc),
-    Play(f"Delta's own sink on Spark {_OF_DELTA}", IN_BATCH, _delta),
-    Play(f"Delta and Kafka writes in one foreachBatch on Spark {_OF_DELTA}", BETWEEN, _delta_and_kafka),
+    *(Play(f"{of.name}'s own sink on Spark {SPARK_VERSION}", IN_BATCH, partial(_table, of)) for of in _TABLES),
+    *(
+        Play(
+            f"{of.name} and Kafka writes in one foreachBatch on Spark {SPARK_VERSION}",
+            BETWEEN,
+            partial(_table_and_kafka, of),
+        )
+        for of in _TABLES
+    ),
 )
 
 

@@ -59,6 +59,7 @@ OF_TABLES = {
     *("one-vote-lost", "loser-swept", "undecided-invisible", "births-at-once", "unknown-after-commit"),
     "bad-rows-apart",
 }
+_TABLES = ["partitioned", pytest.param("table", marks=pytest.mark.proof)]
 _OF_FORMATS = {"empty-epoch", "many-rows", "order-kept", "undecided-invisible", "previous-release"}
 _OF_WRITERS = {
     *("killed-after-write", "stalled-after-write", "killed-after-pre_commit"),
@@ -111,9 +112,9 @@ class TestDelta(ConformanceSuite):
 
     test_conformance = chosen(OF_TABLES)
 
-    @pytest.fixture
-    def target(self) -> ConformanceTarget:
-        return delta_targets()["partitioned"]
+    @pytest.fixture(params=_TABLES)
+    def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
+        return delta_targets()[request.param]
 
 
 class TestIceberg(ConformanceSuite):
@@ -121,9 +122,9 @@ class TestIceberg(ConformanceSuite):
 
     test_conformance = chosen({"stalled-inside-commit", "commits-at-once", "one-vote-lost", "bad-rows-apart"})
 
-    @pytest.fixture
-    def target(self) -> ConformanceTarget:
-        return iceberg_targets()["partitioned"]
+    @pytest.fixture(params=_TABLES)
+    def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:
+        return iceberg_targets()[request.param]
 
 
 class TestIdempotentUpsert(ConformanceSuite):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -18,7 +20,7 @@ from exactsink.toolkit.spark_sql import EXACT_TIMES, text_map
 from exactsink.toolkit.tabular import TabularOptions
 from exactsink.toolkit.tabular.json_lines import json_lines
 from exactsink.toolkit.tabular.lines import shape
-from tests.e2e.jobs import write_job
+from tests.e2e.jobs import LINES, write_job
 
 SINKS = """
 [sinks.lines]
@@ -33,7 +35,16 @@ columns = ["id", "text", "at"]
 target_file_size = "1 KB"
 path = "{folder}/table"
 """
+JUDGED = '[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\non_bad_row = "quarantine"\nquarantine = "lines"\n'
 TEXTS = [None, "", 'a,"b"\r\nc', " x ", "a(*)", "back\\slash"]
+
+
+def test_a_text_that_is_not_utf8_goes_to_the_quarantine_of_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    job = Job.from_toml(write_job(tmp_path, JUDGED + LINES))
+    job.write(spark.range(9).selectExpr("id", "CAST(IF(id = 4, X'61FF', X'61') AS STRING) AS text"), run="r")
+    assert sorted(pq.read_table(tmp_path / "lake")["id"].to_pylist()) == [0, 1, 2, 3, 5, 6, 7, 8]
+    [bad] = [json.loads(line) for path in (tmp_path / "lines").glob("*.json") for line in path.read_text().splitlines()]
+    assert json.loads(bad["row"]) == {"id": 4, "text": "a\\xff"}
 
 
 def test_rows_read_back_are_the_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
+from exactsink.testing import Runner
 from tests.servers.kafka import Kafka, shared_kafka
 from tests.servers.mariadb import MariaDB, shared_mariadb
 from tests.servers.postgres import Postgres, shared_postgres
 from tests.servers.s3 import S3, shared_s3
 
-__all__ = ["kafka", "mariadb", "newest_postgres", "postgres", "s3"]
+__all__ = ["bucket", "kafka", "mariadb", "newest_postgres", "postgres", "s3", "s3_runner"]
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +49,19 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
     """The S3 server that all workers of this run share: make buckets, and leave the server alone."""
     with shared_s3(tmp_path_factory.getbasetemp()) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def bucket(s3: S3) -> Iterator[str]:
+    """A bucket of the module's own, as a URL; the environment has the way there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3.environment.items():
+            patch.setenv(name, value)
+        yield f"s3://{s3.new_bucket('module')}"
+
+
+@pytest.fixture(scope="module")
+def s3_runner(bucket: str) -> Iterator[Runner]:
+    """The process has the bucket's way in its environment."""
+    with closing(Runner()) as made:
+        yield made

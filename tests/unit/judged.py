@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal
+from exactsink.contract.validation import picked
 from exactsink.testing import Session
 
 
@@ -25,10 +26,10 @@ def judged(sink: Session, rows: pa.Table) -> tuple[Mapping[int, str], Committabl
         assert [bad.get(place)] == (list(dict(validator.bad_rows(alone)).values()) or [None])
         refusal: Fatal | None = None
         try:
-            sink.write(1, place + 1, ticket, pa.Table.from_batches([alone]))
+            sink.write(1, place + 1, ticket, pa.Table.from_batches([picked(alone, [0])]))
         except Fatal as error:
             refusal = error
         assert (refusal is not None) == (place in bad), f"row {place}: {refusal}, and {bad.get(place)}"
     validator.close()
-    good = batch.filter(pa.array([place not in bad for place in range(batch.num_rows)]))
+    good = picked(batch, [place for place in range(batch.num_rows) if place not in bad])
     return bad, sink.write(1, 0, ticket, pa.Table.from_batches([good]))

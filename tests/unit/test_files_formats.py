@@ -14,7 +14,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from tests.unit.files_sink import SCHEMA, TEXT, Files, files, lines, rows, visible
+from tests.unit.judged import judged
 from tests.unit.odd_names import ODD_NAMES
+from tests.unit.test_table_rows import DIGITS
+from tests.unit.test_table_rows import TEXT as BROKEN
 
 from exactsink.contract import Committed, ConfigError, Fatal
 from exactsink.toolkit.tabular import parts
@@ -184,11 +187,28 @@ def test_names_that_no_commit_could_give_are_refused_before_the_vote(tmp_path: P
         writer.write(table.to_batches()[0])
 
 
-def test_a_date_that_is_no_folders_name_is_refused(tmp_path: Path) -> None:
-    far = pa.record_batch({"day": pa.array([20_000_000], pa.int32()).cast(pa.date32()), "id": [1]})
-    writer = files(tmp_path, partition_by=["day"]).begin(pa.Table.from_batches([far]))
-    with pytest.raises(Fatal, match="outside the years"):
-        writer.write(far)
+FAR = pa.array([20_000_000], pa.int32()).cast(pa.date32())
+UNREADABLE = {
+    "text": (pa.array(["x"]), BROKEN, "column text: Invalid UTF8"),
+    "list": (pa.array([["x"]]), pa.ListArray.from_arrays([0, 1], BROKEN), "column list: .*Invalid UTF8"),
+    "digits": (pa.array([1], DIGITS.type), DIGITS, "column digits: Decimal value"),
+    "day": (pa.array([1], pa.int32()).cast(pa.date32()), FAR, "day has a date outside the years 0 to 9999"),
+    "name": (pa.array(["p"]), BROKEN, "column name: Invalid UTF8"),
+}
+
+
+def test_rows_that_no_reader_could_read_are_judged_and_refused(tmp_path: Path) -> None:
+    columns = [
+        pa.concat_arrays([bad if row == place else good for row in range(len(UNREADABLE) + 1)])
+        for place, (good, bad, _) in enumerate(UNREADABLE.values())
+    ]
+    sink = files(tmp_path / "lake", partition_by=["day", "name"])
+    found, _ = judged(sink, pa.table(columns, names=list(UNREADABLE)))
+    assert all(re.search(why, found[place]) for place, (_, _, why) in enumerate(UNREADABLE.values()))
+    lines = files(tmp_path / "lines", format="json", partition_by=["name"])
+    assert not lines.backend.traits.validates_rows, "JSON lines hold a replacement character, as Spark's own do"
+    with pytest.raises(Fatal, match="can't hold a row: column name: Invalid UTF8"):
+        lines.vote(pa.table({"id": [1], "name": BROKEN}))
 
 
 TIMES = "'timestampFormat', concat('yyyy-MM-dd', char(39), 'T', char(39), 'HH:mm:ss.SSSSSSXXXXX'), "

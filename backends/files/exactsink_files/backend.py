@@ -173,8 +173,8 @@ class FilesBackend(TabularBackend):
     @property
     def traits(self) -> Traits:
         """Return traits: a rule of the bucket, its service, or a person may drop uploads, and with them votes."""
-        lost = self.options.in_store
-        return Traits(atomic_visibility=False, can_lose_votes=lost, visible_early=False, marks=True, appends=True)
+        lost, judged = self.options.in_store, self.options.format == "parquet"
+        return Traits(atomic_visibility=False, can_lose_votes=lost, marks=True, validates_rows=judged, appends=True)
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         self.check_rows(txn, schema)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from exactsink.contract import Committable, Fatal, FileMode, Retryable, Txn, Writer
 from exactsink.toolkit.storage import DurableFile, HashedFile, ObjectPath, new_folder, sync_folders
-from exactsink.toolkit.tabular import Parts, TabularOptions
+from exactsink.toolkit.tabular import Parts, TabularOptions, refuse_bad_rows
 from exactsink_files.links import remove_folder
 from exactsink_files.places import explained
 from exactsink_files.votes import PAYLOAD_VERSION, VotedFile, VotedFiles, final_name, temp_folder
@@ -53,7 +53,7 @@ class FilesWriter(Writer, Generic[_Out]):
 
     def __init__(self, txn: Txn, schema: pa.Schema, options: TabularOptions, hidden: HiddenFiles[_Out]) -> None:
         self._txn = txn
-        self._format = options.format
+        self._options = options
         self._hidden = hidden
         self._parts = Parts(options, schema, self._open, hidden.seal)
         self._rows = 0
@@ -61,6 +61,7 @@ class FilesWriter(Writer, Generic[_Out]):
             hidden.make()
 
     def write(self, batch: pa.RecordBatch) -> None:
+        refuse_bad_rows(self._txn, self._options, batch)
         with explained(self._hidden.root):
             self._parts.write(batch)
         self._rows += batch.num_rows
@@ -77,7 +78,7 @@ class FilesWriter(Writer, Generic[_Out]):
             self._hidden.drop()
 
     def _open(self, partition: str, number: int) -> _Out:
-        return self._hidden.open(final_name(self._txn, partition, number, self._format))
+        return self._hidden.open(final_name(self._txn, partition, number, self._options.format))
 
 
 class InFolder(HiddenFiles[HashedFile], Generic[_Folder]):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from exactsink.contract import Backend, ExactsinkError, Fatal, Retryable, Txn, Validator
+from exactsink.contract.validation import picked
 from exactsink.protocol.checked import broken, calling
 from exactsink.protocol.votes import EpochPlan, Judging, Vote
 from exactsink.toolkit.row_json import row_json, safe_text
@@ -67,8 +68,8 @@ class Judge:
         reasons = self._judged(batch) if batch.num_rows else {}
         if not reasons:
             return (batch, hashes), None
-        good = pa.array([place not in reasons for place in range(batch.num_rows)])
-        return (batch.filter(good), hashes.filter(good)), self._bad(batch, hashes, reasons)
+        good = [place for place in range(batch.num_rows) if place not in reasons]
+        return (picked(batch, good), hashes.take(pa.array(good, pa.int64()))), self._bad(batch, hashes, reasons)
 
     def close(self) -> None:
         if self._validator is not None:
@@ -81,8 +82,7 @@ class Judge:
     def _judge(self, batch: pa.RecordBatch) -> Mapping[int, str]:
         if self._validator is None:
             self._validator = self._backend.validator(batch.schema, self._judging.rules)
-        reasons: dict[int, str] = {}
-        last = -1
+        reasons, last = dict[int, str](), -1
         for place, why in self._validator.bad_rows(batch):
             if not last < place < batch.num_rows:
                 raise broken(self._txn.sink, self._backend, f"its validator names row {place} twice, or out of order")
@@ -101,7 +101,7 @@ class Judge:
                 "sink": txn.sink,
                 "epoch": txn.epoch,
                 "reason": reason,
-                "row": row_json(batch.take(pa.array([place]))),
+                "row": row_json(batch.slice(place, 1)),
             }
             for number, (place, reason) in enumerate(reasons.items(), start=first)
         ]

@@ -30,6 +30,7 @@ from exactsink.protocol.sinks import Sink, quarantines
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.protocol.wire import dump_votes, load_votes
 from exactsink.testing.faults import Trigger
+from exactsink.toolkit.row_json import row_json
 
 __all__ = ["Script", "hashed", "run_driver"]
 
@@ -204,8 +205,19 @@ def _rows(batch: pa.RecordBatch, plan: EpochPlan, sinks: Mapping[str, Sink]) -> 
 
 def hashed(batch: pa.RecordBatch) -> pa.Array:
     """Hash each row to 64 bits, like the JVM in a Spark job."""
-    hashes = [hashlib.blake2b(repr(row).encode(), digest_size=8).digest() for row in batch.to_pylist()]
+    try:
+        texts = list(map(repr, batch.to_pylist()))
+    except (ValueError, OverflowError):
+        texts = [_shown(batch.slice(place, 1)) for place in range(batch.num_rows)]
+    hashes = [hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts]
     return pa.array([int.from_bytes(h, "big", signed=True) for h in hashes], pa.int64())
+
+
+def _shown(row: pa.RecordBatch) -> str:
+    try:
+        return repr(row.to_pylist()[0])
+    except (ValueError, OverflowError):  # a value that Python lacks, such as a text that is not UTF-8
+        return row_json(row)
 
 
 def _columns(batch: pa.RecordBatch, sink: Sink) -> pa.RecordBatch:

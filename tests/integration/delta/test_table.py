@@ -8,7 +8,7 @@ import string
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from datetime import datetime, timezone
@@ -312,21 +312,6 @@ def test_an_appender_and_an_optimizer_beside_a_hundred_epochs_lose_and_double_no
         epochs(sink, *range(1, 100))
     assert len(appended.result()) > 10 < len(optimized.result())
     assert read(tmp_path) == Counter([*range(100), *appended.result()])
-
-
-@pytest.fixture(scope="module")
-def bucket(s3: S3) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
-            patch.setenv(name, value)
-        yield f"s3://{s3.new_bucket('delta')}"
-
-
-@pytest.fixture(scope="module")
-def s3_runner(bucket: str) -> Iterator[Runner]:
-    """The process has the bucket in its environment."""
-    with closing(Runner()) as made:
-        yield made
 
 
 @pytest.mark.proof

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,6 @@ import pytest
 from tests.integration.iceberg.lake import Lake
 from tests.servers.postgres import Postgres
 from tests.servers.s3 import S3
-
-
-@pytest.fixture(scope="session")
-def bucket(s3: S3) -> Iterator[str]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
-            patch.setenv(name, value)
-        yield f"s3://{s3.new_bucket('iceberg')}"
 
 
 @pytest.fixture

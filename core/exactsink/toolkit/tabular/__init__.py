@@ -7,6 +7,6 @@ backend adds the store, and the moment when files get their names.
 
 from exactsink.toolkit.tabular.backend import TabularBackend
 from exactsink.toolkit.tabular.options import TabularOptions
-from exactsink.toolkit.tabular.parts import Parts
+from exactsink.toolkit.tabular.parts import Parts, refuse_bad_rows
 
-__all__ = ["Parts", "TabularBackend", "TabularOptions"]
+__all__ = ["Parts", "TabularBackend", "TabularOptions", "refuse_bad_rows"]

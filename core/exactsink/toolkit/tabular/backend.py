@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pyarrow as pa
 
-from exactsink.contract import Backend, Fatal, Finding, Txn
+from exactsink.contract import Backend, Fatal, Finding, Txn, Validator
 from exactsink.toolkit.tabular.lines import errors, problems, shape
 from exactsink.toolkit.tabular.options import TabularOptions
+from exactsink.toolkit.tabular.parts import check_batch
+from exactsink.toolkit.tabular.tables import TableValidator
 
 __all__ = ["TabularBackend"]
 
 
 class TabularBackend(Backend):
-    """Write rows as files; a subclass chooses the store. Its `writer` calls `check_rows` first, then writes `Parts`."""
+    """Write rows as files; a subclass chooses the store.
+
+    Its `writer` calls `check_rows` first, and `refuse_bad_rows` before it gives a batch to its `Parts`.
+    """
 
     options: TabularOptions
 
@@ -32,3 +39,7 @@ class TabularBackend(Backend):
         """Raise Fatal, in the task, for rows that can't be written as the options require."""
         for found in errors(self.problems(schema)):
             raise Fatal(f"sink {txn.sink}: {found.message}", next=found.fix)
+
+    def validator(self, schema: pa.Schema, rules: bytes) -> Validator:
+        """Judge rows as `check_batch` does, which a writer calls."""
+        return TableValidator(schema, partial(check_batch, self.options))

@@ -9,14 +9,15 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from exactsink.contract import Fatal, Finding
+from exactsink.contract import Finding
 from exactsink.toolkit.storage import AnyPath, file_names
 
-__all__ = ["split", "table_findings"]
+__all__ = ["check_folder", "split", "table_findings"]
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and NUL, which no file name can hold
-_DATE_LENGTH = len("2026-11-20")
+_DAYS = range(-719_528, 2_932_897)
+"""The years 0 to 9999, in days from 1970: others have no text of ten characters."""
 _LOGS = {"_delta_log": (".json", "Delta"), "metadata": (".metadata.json", "Iceberg")}
 """The folder in which a table lists its files, the end of a file's name there, and the kind of table."""
 
@@ -39,7 +40,7 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
         yield "", batch
         return
     rest = batch.select([i for i, name in enumerate(batch.schema.names) if name not in partition_by])
-    texts = [_text(batch.column(name), name) for name in partition_by]
+    texts = [_text(batch.column(name)) for name in partition_by]
     keys = [str(i) for i in range(len(texts))]  # numbers, because a column may have any other name
     numbers = pc.indices_nonzero(pa.repeat(True, batch.num_rows))
     rows = pa.table([*texts, numbers], names=[*keys, "row"])
@@ -54,14 +55,17 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
         start += count
 
 
-def _text(column: pa.Array, name: str) -> pa.Array:
-    """Write a column's values as Spark writes them in folder names. Raises Fatal for dates that have no such name."""
+def check_folder(column: pa.Array, name: str) -> None:
+    """Raise ValueError for a date in a partition column that Spark does not name a folder by."""
+    if pa.types.is_date(column.type):
+        found = pc.min_max(column.cast(pa.date32()).cast(pa.int32())).as_py().values()
+        if not all(day is None or day in _DAYS for day in found):
+            raise ValueError(f"partition column {name} has a date outside the years 0 to 9999")
+
+
+def _text(column: pa.Array) -> pa.Array:
+    """Write a column's values as Spark writes them in folder names."""
     text = column.cast(pa.large_string())
-    if pa.types.is_date(column.type) and pc.any(pc.not_equal(pc.utf8_length(text), _DATE_LENGTH)).as_py():
-        raise Fatal(
-            f"partition column {name} holds a date outside the years 0 to 9999",
-            next="correct or filter such dates in the frame",
-        )
     return pc.if_else(pc.equal(text, ""), _NULL, text).fill_null(_NULL)
 
 

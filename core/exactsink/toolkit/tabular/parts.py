@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from exactsink.contract import Fatal
-from exactsink.toolkit.tabular.folders import split
+from exactsink.contract import Fatal, Txn
+from exactsink.toolkit.tabular.folders import check_folder, split
 from exactsink.toolkit.tabular.json_lines import json_lines
 from exactsink.toolkit.tabular.options import TabularOptions
 from exactsink.toolkit.tabular.sizes import SizeGuess
+from exactsink.toolkit.tabular.tables import check_values
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "check_batch", "refuse_bad_rows"]
 
 ROW_GROUP_ROWS = 1024 * 1024
 BUFFERED_BYTES = 128 * 1024 * 1024
@@ -27,6 +28,27 @@ LOOKED_AT_ROWS = 20_000
 
 _Out = TypeVar("_Out", bound=io.RawIOBase)
 """The output of one file, written from front to back. Its position counts the bytes."""
+
+
+def check_batch(options: TabularOptions, batch: pa.RecordBatch) -> None:
+    """Raise ValueError for a row that files can't hold: one value of a Parquet file can make all of it unreadable.
+
+    In lines of text, a replacement character takes the place of bytes that are not UTF-8, as in Spark's own.
+    """
+    for name, values in zip(batch.schema.names, batch.columns, strict=True):
+        if options.format == "parquet" or name in options.partition_by:
+            check_values(values, name)
+        if name in options.partition_by:
+            check_folder(values, name)
+
+
+def refuse_bad_rows(txn: Txn, options: TabularOptions, batch: pa.RecordBatch) -> None:
+    """Raise Fatal, in the task, for a row that files can't hold."""
+    try:
+        check_batch(options, batch)
+    except ValueError as error:
+        fix = "cast or filter such rows in the query, or set on_bad_row"
+        raise Fatal(f"sink {txn.sink}: files can't hold a row", why=str(error), next=fix) from error
 
 
 class Parts(Generic[_Out]):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from exactsink.contract import BatchValidator, Finding, PreflightError
 
-__all__ = ["TableValidator", "fitted", "raise_errors"]
+__all__ = ["TableValidator", "check_values", "fitted", "raise_errors"]
 
 _DAYS = [pa.scalar(day, pa.date32()) for day in (date.min, date.max)]
 _MOMENTS = [pa.scalar(moment, pa.timestamp("us")) for moment in (datetime.min, datetime.max)]
@@ -19,21 +19,28 @@ _MOMENTS = [pa.scalar(moment, pa.timestamp("us")) for moment in (datetime.min, d
 def fitted(batch: pa.RecordBatch, columns: pa.Schema, in_python: Collection[str]) -> pa.Table:
     """Return rows in the table's types. Raises ValueError for what a column can't hold.
 
-    Spark lets texts through that are not UTF-8, and readers of Parquet refuse a whole file for one of them. A writer
-    computes with the values of the columns `in_python`, and Python has no dates outside the years 1 to 9999.
+    A writer computes with the values of the columns `in_python`, and Python has no dates outside the years 1 to 9999.
     """
     arrays = [batch.column(field.name).cast(field.type) for field in columns]
     for field, values in zip(columns, arrays, strict=True):
-        try:
-            values.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"column {field.name}: {error}") from None
+        check_values(values, field.name)
         _check(values, field, field.name, in_python=field.name in in_python)
     return pa.Table.from_arrays(arrays, schema=columns)
 
 
+def check_values(values: pa.Array, name: str) -> None:
+    """Raise ValueError for a text that is not UTF-8, at any depth, or a number with more digits than its type has.
+
+    Spark lets such texts through, and readers of Parquet refuse a whole file for one of them.
+    """
+    try:
+        values.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"column {name}: {error}") from None
+
+
 class TableValidator(BatchValidator):
-    """Judges rows by `fit`, which raises ValueError for rows that a table can't hold."""
+    """Judges rows by `fit`, which raises ValueError for rows that a table, or files, can't hold."""
 
     def __init__(self, schema: pa.Schema, fit: Callable[[pa.RecordBatch], object]) -> None:
         def refusal(batch: pa.RecordBatch) -> str | None:
