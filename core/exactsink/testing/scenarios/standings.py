@@ -192,13 +192,13 @@ SCENARIOS = (
     Scenario(
         "assessed",
         "assess returns the outcome of a commit, and changes nothing",
-        "an operator calls `exactsink status`, then `exactsink recover`",
+        "an operator calls `exactsink status JOB.toml`, then `exactsink recover JOB.toml`",
         _assessed,
     ),
     Scenario(
         "assessed-lost",
         "assess returns Lost if commit would",
-        "the store has dropped prepared work, and an operator calls `exactsink status` before the next commit",
+        "the store has dropped prepared work, and an operator calls `exactsink status JOB.toml` before the next commit",
         _assessed_lost,
         ("can_lose_votes",),
     ),
@@ -211,7 +211,7 @@ SCENARIOS = (
     Scenario(
         "assessed-beside-commit",
         "assess is right at every moment of another process's commit, and no commit waits for it",
-        "an operator calls `exactsink status` while a driver commits",
+        "an operator calls `exactsink status JOB.toml` while a driver commits",
         _assessed_beside,
     ),
 )
