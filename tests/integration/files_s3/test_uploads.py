@@ -346,7 +346,7 @@ def test_a_file_name_that_no_key_can_be_is_refused(lake: Lake) -> None:
     sink = lake.sink(partition_by=["day"], **TEXT)
     long = rows(("x", "y" * 1000), schema=schema)
     writer = sink.begin(long)
-    with pytest.raises(Fatal, match="longer than the store takes"):
+    with pytest.raises(Fatal, match="longer than the store accepts"):
         writer.write(long.to_batches()[0])
     writer.abort()
 
