@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import re
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +34,16 @@ _PLACE = re.compile(r"; line \d+ pos \d+;?$")
 """Where in its own text Spark met a mistake: nobody but Spark sees that text."""
 _NAMED = re.compile(r"[^:]*(Error|Exception|Retryable):")
 _SPARKS_OWN = ("org.apache.spark", "pyspark.")
+_OF_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
+_NETWORKS_OWN = {None, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
+"""Numbers of a failed connection; clients for HTTP raise OSErrors without one."""
+_FIXES = {
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space, or raise the quota of the driver's user",
+    errno.EROFS: "mount it writable again",
+    errno.EACCES: "let the driver's user write there",
+    errno.EMFILE: "allow more open files: ulimit -n 4096",
+}
 REPEATING = ("py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of pyspark that repeat, with plan and stack, what is raised."""
 
@@ -96,8 +109,12 @@ def query_error(failure: BaseException | None, error: Exception) -> BaseExceptio
 
 
 def refused_by_system(error: OSError) -> Retryable:
-    """A full disk or a lost mount is no bug: nothing is lost, and the next try may find it fixed."""
-    return Retryable("the system refused a file", why=str(error), next="fix that, then start the job again")
+    """A full disk, a lost mount or a broken connection is no bug: nothing is lost, and the next try may succeed."""
+    if error.filename is None and (isinstance(error, _OF_NETWORK) or error.errno in _NETWORKS_OWN):
+        fix = "check that the server and the network are up, then start the job again"
+        return Retryable("a connection failed", why=f"{type(error).__name__}: {error}", next=fix)
+    fix = _FIXES.get(error.errno or 0, "fix that")
+    return Retryable("the system refused a file", why=str(error), next=f"{fix}, then start the job again")
 
 
 def refuse_connect(what: str) -> None:

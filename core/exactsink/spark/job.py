@@ -34,6 +34,7 @@ from exactsink.spark.batch import RunResult, known_run, write_run
 from exactsink.spark.epochs import Epochs
 from exactsink.spark.errors import query_error, refuse_connect
 from exactsink.spark.frames import check_frame, run_name
+from exactsink.spark.jvm import lost_jvm_named
 from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
 from exactsink.spark.query import Query
@@ -149,7 +150,7 @@ class Job:
         Without `route` every sink gets the frame; with it, each gets the one that the route names for it. Raises
         PreflightError, LineageError, ConfigError, InDoubtError or Retryable before Spark reads a row.
         """
-        with Commands(self.config.file).named():
+        with Commands(self.config.file).named(), lost_jvm_named():
             refuse_connect("start")
             check_frame(frame, "start", streaming=True)
             self._refuse_second(frame)
@@ -183,7 +184,7 @@ class Job:
         and several at a time. Raises as `start` does; after any error, calling again is safe.
         """
         run = run_name(run)
-        with Commands(self.config.file, run).named():
+        with Commands(self.config.file, run).named(), lost_jvm_named():
             check_frame(frame, "write", streaming=False)
             self._observe()
             route = route or load_route(self.config)
