@@ -59,6 +59,7 @@ def test_settings_may_be_written_without_quotes_and_behind_an_editor_s_mark(tmp_
 
 
 def test_a_file_that_is_not_there_points_to_those_that_are_and_to_init(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "folder.toml").mkdir()
     for there in ((), ("orders.toml", "other.toml")):
         for name in there:
             (tmp_path / name).write_text(JOB)
@@ -97,6 +98,7 @@ def test_a_wrong_command_line_ends_with_a_command_that_can_be_typed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command("init", ".").code == 0
+    Path("folder.toml").mkdir()
     ended = command(*shlex.split(arguments))
     assert (ended.code, ended.out) == (2, "")
     assert TYPED[arguments] in ended.err.splitlines()[-1], ended.err

@@ -16,7 +16,7 @@ _BEFORE = {"-v": "-v", "--verbose": "-v", "--log-format": "--log-format json"}
 
 def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     """Return a command that can be typed, with the job's file in its place if one is known; else the help."""
-    files = [word if word.endswith(".toml") else str(Path(word, "job.toml")) for word in arguments]
+    files = [str(Path(w, "job.toml")) if not w.endswith(".toml") or Path(w).is_dir() else w for w in arguments]
     context, given = error.ctx, next((file for file in files if file in arguments or Path(file).is_file()), "")
     if context is None:
         return "exactsink --help"

@@ -155,7 +155,8 @@ def _place_problems(config: JobConfig) -> Iterator[Finding]:
     """Find local folders that can't be written or read."""
     local = [place for place in (config.checkpoint, config.history) if not isinstance(place, ObjectPath)]
     for closed in dict.fromkeys(filter(None, map(_closed, local))):
-        fix = f"chmod u+rwx '{closed}', or run the driver as its owner; or name another [job] checkpoint"
+        fix = f"chmod u+rwx '{closed}', or run the driver as its owner" if closed.is_dir() else f"move {closed} away"
+        fix += "; or name another [job] checkpoint"
         yield Finding("error", f"checkpoint and journal ({local[-1]}) can't be written: {closed}", fix)
     path = config.source.path if config.source is not None else None
     if path is not None and os.path.isabs(path) and not glob.has_magic(path):

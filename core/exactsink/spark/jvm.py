@@ -75,6 +75,7 @@ _NOISE = re.compile(
 _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
 """A line that says nothing to whom the line before it does not: of a stack, or of a script that goes on."""
 _FIXES = {
+    "Master URL": "fix [spark] master: local[2], spark://HOST:7077, yarn or k8s://https://HOST:PORT, for example",
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
     "bin/spark-submit": "unset SPARK_HOME, or name a Spark in it that is there",
