@@ -176,18 +176,9 @@ def test_a_jvm_of_spark_submit_that_is_lost_ends_the_run_with_75_at_once(tmp_pat
 
 
 _LOST = "the connection to Spark's JVM is lost"
-_LOADED = (
-    "launcher.Main",
-    "deploy.SparkSubmit",
-    "api.python.PythonGatewayServer",
-    "py4j.ClientServerConnection",
-    "SparkContext",
-    "SparkEnv",
-    "storage.BlockManager",
-    "executor.Executor",
-    "sql.SparkSession",
-    "MicroBatchExecution",
-)
+_LOADED = ["launcher.Main", "deploy.SparkSubmit", "api.python.PythonGatewayServer", "py4j.ClientServerConnection"]
+_LOADED += ["SparkContext", "SparkEnv", "storage.BlockManager", "executor.Executor", "sql.SparkSession"]
+_LOADED += ["MicroBatchExecution"]
 """The last class that a JVM has loaded as it is killed: Spark's launcher, what it starts, and so on to the query."""
 
 

@@ -119,7 +119,7 @@ NEAR: dict[str, str] = TABLE["near"]
 @pytest.mark.parametrize("arguments", NEAR)
 def test_the_nearest_name_is_asked_for(command: Command, arguments: str) -> None:
     ended = command(*arguments.split())
-    assert (ended.code, NEAR[arguments] in ended.err) == (2, True), ended.err
+    assert (ended.code, ended.out, NEAR[arguments] in ended.err) == (2, "", True), ended.err
 
 
 COMPLETE = """
