@@ -115,6 +115,9 @@ def _file(day: Day) -> None:
 
 def _source(day: Day) -> None:
     """What Spark says of source and columns, in its words and with the place in the file."""
+    day.edit(('"local[2]"', '"local[2"'))
+    day.refused(2, "Could not parse Master URL: 'local[2'\n  next: fix [spark] master: local[2], spark://HOST:7077, ")
+    day.edit(('"local[2"', '"local[2]"'))
     lacks = "Spark refuses the source or its transform: org.apache.spark.SparkClassNotFoundException: "
     fix = 'next: fix [source] format; did you mean json?; or name the package that has it: [spark] packages = ["'
     day.refused(2, lacks, "Failed to find the data source: jsn.", fix)

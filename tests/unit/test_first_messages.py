@@ -155,6 +155,8 @@ def test_executors_without_the_package_lead_to_the_drivers_python(monkeypatch: p
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     refused = refused_by_executors(Said("ModuleNotFoundError: No module named 'exactsink_files'"))
     assert refused.next.startswith(f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/no/python3")
+    assert refused_by_executors(Said("java.io.IOException: No such file")).next.startswith("unset PYSPARK_PYTHON, or")
 
 
 class Said(Exception):

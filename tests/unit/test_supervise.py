@@ -122,11 +122,12 @@ def test_what_a_retry_can_help_starts_the_query_again_unless_another_driver_has_
         OSError(28, "No space left on device"): "the system refused a file: .*\n  next: free space on that disk, then",
         TimeoutError(110, "timed out", "/nfs/a"): "the system refused a file: .*/nfs/a'\n  next: fix that, then start",
         ConnectionRefusedError(111, "refused"): "a connection failed: ConnectionRefusedError: .* refused\n  next: c",
+        JavaError("FSError: No space left on device"): "the system refused Spark a file: .*\n  next: free space on",
         OSError("HTTPSConnectionPool"): "a connection failed: OSError: HTTPSConnectionPool\n  next: check that the se",
     }.items(),
 )
-def test_a_broken_connection_is_no_file(error: OSError, said: str) -> None:
-    assert re.match(said, str(query_error(error, QUERY)))
+def test_a_broken_connection_is_no_file(error: Exception, said: str) -> None:
+    assert re.match(said, str(query_error(error if isinstance(error, OSError) else None, error)))
 
 
 class FakeDriver:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import re
 import socket
 import ssl
@@ -104,8 +105,13 @@ def query_error(failure: BaseException | None, error: Exception) -> BaseExceptio
         return asked
     if isinstance(error, AnalysisException):
         return ConfigError("Spark refuses the query", why=first_line(error), next="fix the frame, or [job] output_mode")
+    why = first_line(error)
+    for number, fix in _FIXES.items():
+        if os.strerror(number) in why:
+            fix += "; Spark writes below the checkpoint and spark.local.dir; then start the job again"
+            return Retryable("the system refused Spark a file", why=why, next=fix)
     fix = "start the job again; where the source is not the one of the checkpoint's: `exactsink adopt JOB.toml`"
-    return Retryable("the query failed outside exactsink", why=first_line(error), next=fix)
+    return Retryable("the query failed outside exactsink", why=why, next=fix)
 
 
 def refused_by_system(error: OSError) -> Retryable:

@@ -87,6 +87,8 @@ class Job:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
         """Read a job's file and bind its sinks. Starts nothing. Raises ConfigError with the file and line."""
+        if isinstance(path, Mapping):
+            raise ConfigError("from_toml takes a job's file, and got its tables", next="Job.from_dict(tables)")
         return cls.__new__(cls)._bind(*load_config(path), subscribers)
 
     @classmethod

@@ -35,8 +35,7 @@ def runner(bucket: str) -> Iterator[Runner]:
 
 
 @pytest.mark.parametrize(
-    "scenario",
-    ["one-vote-lost", *(pytest.param(name, marks=pytest.mark.proof) for name in STORES)],
+    "scenario", ["one-vote-lost", *(pytest.param(name, marks=pytest.mark.proof) for name in STORES)]
 )
 def test_the_kit_on_postgres_and_s3(
     runner: Runner, bucket: str, postgres: Postgres, scenario: str, tmp_path: Path
