@@ -20,6 +20,7 @@ from tests.e2e.processes import QUICK_JAVA
 from tests.e2e.warm_jvm import WarmJvm
 
 EVERY_SECOND = 'trigger = "1 second"\n'
+_LOST = "the connection to Spark's JVM is lost"
 
 
 def ended(folder: Path, complete_epoch: int) -> bool:
@@ -175,7 +176,6 @@ def test_a_jvm_of_spark_submit_that_is_lost_ends_the_run_with_75_at_once(tmp_pat
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
 
 
-_LOST = "the connection to Spark's JVM is lost"
 _LOADED = ["launcher.Main", "deploy.SparkSubmit", "api.python.PythonGatewayServer", "py4j.ClientServerConnection"]
 _LOADED += ["SparkContext", "SparkEnv", "storage.BlockManager", "executor.Executor", "sql.SparkSession"]
 _LOADED += ["MicroBatchExecution"]
