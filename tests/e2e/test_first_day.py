@@ -110,11 +110,13 @@ def _file(day: Day) -> None:
     day.edit(('"file"', '"files"'))
     missing = f"{day.at('[sinks.table]')}: sinks.table.keys is missing"
     day.refused(2, f"{missing}\n{day.at('key =')}: unknown key sinks.table.key; did you mean keys?{fix}", command="run")
-    day.edit(("key =", "keys ="))
+    day.edit(("key =", "keys ="), ('"local[2]"', '"local[2"'))
 
 
 def _source(day: Day) -> None:
     """What Spark says of source and columns, in its words and with the place in the file."""
+    day.refused(2, "Could not parse Master URL: 'local[2'\n  next: fix [spark] master: local[2], spark://HOST:7077, ")
+    day.edit(('"local[2"', '"local[2]"'))
     lacks = "Spark refuses the source or its transform: org.apache.spark.SparkClassNotFoundException: "
     fix = 'next: fix [source] format; did you mean json?; or name the package that has it: [spark] packages = ["'
     day.refused(2, lacks, "Failed to find the data source: jsn.", fix)

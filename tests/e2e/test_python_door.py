@@ -227,9 +227,10 @@ def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, mo
     with pytest.raises(ConfigError, match=r"sinks\.lake\.format: one of") as wrong:
         Job(name="orders", checkpoint="c", sinks={"lake": {"backend": "files", "path": "x", "format": "parket"}})
     assert "make the Job again" in wrong.value.next
-    tables: Any = "job.toml"
-    with pytest.raises(ConfigError, match="the job's tables are str"):
-        Job.from_dict(tables)
+    made_of: Any = Job
+    for way, given, said in (("from_dict", "job.toml", "tables are str"), ("from_toml", {}, "and got its tables")):
+        with pytest.raises(ConfigError, match=said):
+            getattr(made_of, way)(given)
 
 
 WRONG = """

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.e2e.processes import QUICK_JAVA
 from tests.e2e.warm_jvm import WarmJvm
 
 EVERY_SECOND = 'trigger = "1 second"\n'
+_LOST = "the connection to Spark's JVM is lost"
 
 
 def ended(folder: Path, complete_epoch: int) -> bool:
@@ -159,18 +161,24 @@ def test_a_signal_before_the_jvm_is_up_ends_the_driver_and_no_process_stays(
     assert not (tmp_path / "checkpoint.exactsink/journal").exists()
 
 
-_LOADED = (
-    "launcher.Main",
-    "deploy.SparkSubmit",
-    "api.python.PythonGatewayServer",
-    "py4j.ClientServerConnection",
-    "SparkContext",
-    "SparkEnv",
-    "storage.BlockManager",
-    "executor.Executor",
-    "sql.SparkSession",
-    "MicroBatchExecution",
-)
+def test_a_jvm_of_spark_submit_that_is_lost_ends_the_run_with_75_at_once(tmp_path: Path, drivers: Drivers) -> None:
+    """Its Spark context stops, as when a cluster's master ends the application; then the JVM is killed."""
+    job = write_job(tmp_path, job=EVERY_SECOND)
+    with closing(WarmJvm(tmp_path / "jvm")) as jvm:
+        for epoch, (lose, said) in enumerate(((jvm.stop_context, "Spark's context was stopped"), (jvm.kill, _LOST))):
+            write_source(tmp_path, epoch + 1)
+            driver = drivers.start(job, jvm=jvm)
+            driver.until(lambda: f"epoch epoch job=e2e epoch={epoch}" in driver.reported, "its epoch")  # noqa: B023
+            lose()
+            assert driver.exit_code() == 75, driver.reported
+            assert re.search(rf"exactsink: {said}: .*\n  next: run the job again\n", driver.reported), driver.reported
+            assert "query_restarted" not in driver.reported
+    assert in_lake(tmp_path) == in_table(tmp_path) == ids(2)
+
+
+_LOADED = ["launcher.Main", "deploy.SparkSubmit", "api.python.PythonGatewayServer", "py4j.ClientServerConnection"]
+_LOADED += ["SparkContext", "SparkEnv", "storage.BlockManager", "executor.Executor", "sql.SparkSession"]
+_LOADED += ["MicroBatchExecution"]
 """The last class that a JVM has loaded as it is killed: Spark's launcher, what it starts, and so on to the query."""
 
 
@@ -190,5 +198,5 @@ def test_a_jvm_that_is_killed_as_it_starts_is_no_bug(name: str, tmp_path: Path, 
         if pid != driver.pid:
             os.kill(pid, signal.SIGKILL)
     assert driver.exit_code() == 75, driver.reported
-    assert re.search("Spark's JVM did not start: |the connection to Spark's JVM is lost: ", driver.reported)
+    assert re.search(f"Spark's JVM did not start: |{_LOST}: ", driver.reported)
     assert "Traceback" not in driver.reported

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, closing
@@ -81,6 +83,15 @@ class WarmJvm:
                 for query in left.get().streams().active():
                     query.stop()
                 left.get().stop()
+
+    def stop_context(self) -> None:
+        """Stop the driver's Spark context, as a cluster's master does that ends an application."""
+        with self._gateway() as gateway:
+            gateway.jvm.org.apache.spark.SparkContext.getOrCreate().stop()
+
+    def kill(self) -> None:
+        self._closed = True
+        os.kill(self.pid, signal.SIGKILL)
 
     def _gateway(self) -> AbstractContextManager[ClientServer]:
         java = JavaParameters(port=self._port, auth_token=self._secret)

@@ -106,10 +106,7 @@ class Plugin:
         return ROOT / "examples/plugins" / self.package.partition(" ")[0]
 
 
-PLUGINS = {
-    "redis": Plugin("exactsink-redis 0.1.0", _redis),
-    "mysql_xa": Plugin("exactsink-mysql-xa 0.1.0", _mysql_xa),
-}
+PLUGINS = {"redis": Plugin("exactsink-redis 0.1.0", _redis), "mysql_xa": Plugin("exactsink-mysql-xa 0.1.0", _mysql_xa)}
 """By backend."""
 
 

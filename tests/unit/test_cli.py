@@ -30,15 +30,6 @@ def _log_levels() -> Iterator[None]:
     log.setLevel(level)
 
 
-USAGE = ["no-such-command", "status", "status a.toml b.toml", "status --no-such", "--no-such"]
-
-
-@pytest.mark.parametrize("arguments", USAGE)
-def test_a_usage_error_exits_2_and_says_what_is_wrong(arguments: str, command: Command) -> None:
-    ended = command(*arguments.split())
-    assert (ended.code, ended.out, "Usage: exactsink" in ended.err, "Error: " in ended.err) == (2, "", True, True)
-
-
 @pytest.mark.parametrize("name", ["status", "run", "check"])
 def test_a_config_error_exits_2_with_its_line_and_the_next_command(name: str, tmp_path: Path, command: Command) -> None:
     (tmp_path / "job.toml").write_text('[job]\nnmae = "orders"\n')

@@ -177,12 +177,6 @@ def test_nothing_that_is_printed_shows_a_secret(tmp_path: Path, caplog: pytest.L
     assert SECRET not in caplog.text
 
 
-@pytest.mark.parametrize("broken", ["x = \n", "[job\n", 'x = "a\n', "x = 1\nx = 2\n", "[job]\n"])
-def test_broken_toml_is_named_with_its_line(tmp_path: Path, broken: str) -> None:
-    with pytest.raises(ConfigError, match=r"job.toml is not TOML.*(line [78]|end of document)"):
-        bind(tmp_path, JOB + broken, {})
-
-
 def test_a_file_that_can_not_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_bytes(JOB.encode() + "# größe".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"job.toml line 7 is not UTF-8(.|\n)*next: save it as UTF-8"):

@@ -59,6 +59,7 @@ def test_settings_may_be_written_without_quotes_and_behind_an_editor_s_mark(tmp_
 
 
 def test_a_file_that_is_not_there_points_to_those_that_are_and_to_init(tmp_path: Path, command: Command) -> None:
+    (tmp_path / "folder.toml").mkdir()
     for there in ((), ("orders.toml", "other.toml")):
         for name in there:
             (tmp_path / name).write_text(JOB)
@@ -97,6 +98,7 @@ def test_a_wrong_command_line_ends_with_a_command_that_can_be_typed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert command("init", ".").code == 0
+    Path("folder.toml").mkdir()
     ended = command(*shlex.split(arguments))
     assert (ended.code, ended.out) == (2, "")
     assert TYPED[arguments] in ended.err.splitlines()[-1], ended.err
@@ -117,7 +119,7 @@ NEAR: dict[str, str] = TABLE["near"]
 @pytest.mark.parametrize("arguments", NEAR)
 def test_the_nearest_name_is_asked_for(command: Command, arguments: str) -> None:
     ended = command(*arguments.split())
-    assert (ended.code, NEAR[arguments] in ended.err) == (2, True), ended.err
+    assert (ended.code, ended.out, NEAR[arguments] in ended.err) == (2, "", True), ended.err
 
 
 COMPLETE = """
@@ -153,6 +155,8 @@ def test_executors_without_the_package_lead_to_the_drivers_python(monkeypatch: p
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
     refused = refused_by_executors(Said("ModuleNotFoundError: No module named 'exactsink_files'"))
     assert refused.next.startswith(f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3")
+    monkeypatch.setenv("PYSPARK_PYTHON", "/no/python3")
+    assert refused_by_executors(Said("java.io.IOException: No such file")).next.startswith("unset PYSPARK_PYTHON, or")
 
 
 class Said(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from exactsink.job.config import load_config
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
 from exactsink.spark.epochs import Epochs
+from exactsink.spark.errors import query_error
 from exactsink.spark.query import Query
 from exactsink.spark.supervise import supervise
 
@@ -73,6 +75,7 @@ AGAIN = {
     "a retryable batch": (QUERY, Retryable("away")),
     "a full disk in the batch": (QUERY, OSError(28, "No space left on device")),
     "a full disk at the start": (OSError(28, "No space left on device"), None),
+    "a store that is away": (QUERY, ConnectionRefusedError(111, "Connection refused")),
     "an error of Spark's own": (QUERY, None),
     "a Java error without a name": (JavaError(), None),
 }
@@ -111,6 +114,20 @@ def test_what_a_retry_can_help_starts_the_query_again_unless_another_driver_has_
     with pytest.raises(Fenced):
         run(fenced)
     assert (fenced.starts, fenced.closed) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    {
+        OSError(28, "No space left on device"): "the system refused a file: .*\n  next: free space on that disk, then",
+        TimeoutError(110, "timed out", "/nfs/a"): "the system refused a file: .*/nfs/a'\n  next: fix that, then start",
+        ConnectionRefusedError(111, "refused"): "a connection failed: ConnectionRefusedError: .* refused\n  next: c",
+        JavaError("FSError: No space left on device"): "the system refused Spark a file: .*\n  next: free space on",
+        OSError("HTTPSConnectionPool"): "a connection failed: OSError: HTTPSConnectionPool\n  next: check that the se",
+    }.items(),
+)
+def test_a_broken_connection_is_no_file(error: Exception, said: str) -> None:
+    assert re.match(said, str(query_error(error if isinstance(error, OSError) else None, error)))
 
 
 class FakeDriver:

@@ -17,7 +17,7 @@ _BEFORE = {"-v": "-v", "--verbose": "-v", "--log-format": "--log-format json"}
 
 def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     """Return a command that is ready to type, with the job's file if it is known; otherwise the command for help."""
-    files = [word if word.endswith(".toml") else str(Path(word, "job.toml")) for word in arguments]
+    files = [str(Path(w, "job.toml")) if not w.endswith(".toml") or Path(w).is_dir() else w for w in arguments]
     context, given = error.ctx, next((file for file in files if file in arguments or Path(file).is_file()), "")
     if context is None:
         return "exactsink --help"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import os
@@ -155,7 +156,10 @@ def _unwritable(folder: Path, what: str) -> Iterator[Finding]:
     except OSError as error:
         message = f"{what} can't be written to {folder}: {place}: {error.strerror or error}"
         made = f"chown -R {os.getuid()}" if place == folder else f"install -d -o {os.getuid()}"  # never a parent
-        fix = f"let this user write there: sudo {made} '{folder}'; or set [job] checkpoint to another folder"
+        fixes = {errno.EROFS: "mount its file system writable", errno.ENOSPC: "free space there"}
+        fixes[errno.ENOTDIR] = f"move the file {place} away"
+        fix = fixes.get(error.errno or 0, f"let this user write there: sudo {made} '{folder}'")
+        fix += "; or set [job] checkpoint to another folder"
         yield Finding("error", message, fix)
 
 

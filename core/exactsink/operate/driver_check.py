@@ -155,7 +155,8 @@ def _place_problems(config: JobConfig) -> Iterator[Finding]:
     """Find local folders that can't be written or read."""
     local = [place for place in (config.checkpoint, config.history) if not isinstance(place, ObjectPath)]
     for closed in dict.fromkeys(filter(None, map(_closed, local))):
-        fix = f"chmod u+rwx '{closed}', or run the driver as its owner; or name another [job] checkpoint"
+        fix = f"chmod u+rwx '{closed}', or run the driver as its owner" if closed.is_dir() else f"move {closed} away"
+        fix += "; or name another [job] checkpoint"
         yield Finding("error", f"checkpoint and journal ({local[-1]}) can't be written: {closed}", fix)
     path = config.source.path if config.source is not None else None
     if path is not None and os.path.isabs(path) and not glob.has_magic(path):
@@ -174,8 +175,7 @@ def _closed(folder: Path) -> Path | None:
 def _not_looked_at(
     config: JobConfig, sinks: Mapping[str, Sink], columns: Mapping[str, pa.Schema | None]
 ) -> Iterator[str]:
-    blind = [name for name in sinks if columns.get(name) is None]
-    if blind:
+    if blind := [name for name in sinks if columns.get(name) is None]:
         yield f"types of the columns of {', '.join(blind)}"
     filtered = [name for name, sink in sinks.items() if sink.where is not None]
     if filtered:

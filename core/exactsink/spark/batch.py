@@ -22,6 +22,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Columns, Complete
 from exactsink.protocol.sinks import Sink, check_identity
+from exactsink.spark.jvm import lost_session
 from exactsink.spark.routes import BatchWrite, Passes
 from exactsink.toolkit.waiting import backoff
 
@@ -94,6 +95,8 @@ def write_run(
                     raise _stopped(history, hearing.stopped_by) from error
                 if attempt == restarts:
                     raise
+                if (lost := lost_session()) is not None:
+                    raise lost from error
                 events.report("query_restarted", level=logging.WARNING, attempt=attempt + 1, error=str(error))
                 backoff(attempt)
     raise AssertionError("a run is tried at least once")

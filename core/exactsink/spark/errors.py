@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
+import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +35,16 @@ _PLACE = re.compile(r"; line \d+ pos \d+;?$")
 """The position of a mistake in Spark's own text, which only Spark sees."""
 _NAMED = re.compile(r"[^:]*(Error|Exception|Retryable):")
 _SPARKS_OWN = ("org.apache.spark", "pyspark.")
+_OF_NETWORK = (ConnectionError, TimeoutError, socket.gaierror, socket.herror, ssl.SSLError)
+_NETWORKS_OWN = {None, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL}
+"""Numbers of a failed connection; clients for HTTP raise OSErrors without one."""
+_FIXES = {
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space, or raise the quota of the driver's user",
+    errno.EROFS: "mount it writable again",
+    errno.EACCES: "let the driver's user write there",
+    errno.EMFILE: "allow more open files: ulimit -n 4096",
+}
 REPEATING = ("py4j.clientserver", "DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers of pyspark that repeat each raised error with plan and stack."""
 
@@ -91,13 +105,22 @@ def query_error(failure: BaseException | None, error: Exception) -> BaseExceptio
         return asked
     if isinstance(error, AnalysisException):
         return ConfigError("Spark refuses the query", why=first_line(error), next="fix the frame, or [job] output_mode")
+    why = first_line(error)
+    for number, fix in _FIXES.items():
+        if os.strerror(number) in why:
+            fix += "; Spark writes below the checkpoint and spark.local.dir; then start the job again"
+            return Retryable("the system refused Spark a file", why=why, next=fix)
     fix = "start the job again; or, if the job has another source than the checkpoint: `exactsink adopt JOB.toml`"
-    return Retryable("the query failed outside exactsink", why=first_line(error), next=fix)
+    return Retryable("the query failed outside exactsink", why=why, next=fix)
 
 
 def refused_by_system(error: OSError) -> Retryable:
-    """Return a Retryable for a full disk or a lost mount: nothing is lost, and the next try may succeed."""
-    return Retryable("the system refused a file", why=str(error), next="fix that, then start the job again")
+    """Return a Retryable for a full disk, a lost mount or a broken connection. Nothing is lost."""
+    if error.filename is None and (isinstance(error, _OF_NETWORK) or error.errno in _NETWORKS_OWN):
+        fix = "check that the server and the network are up, then start the job again"
+        return Retryable("a connection failed", why=f"{type(error).__name__}: {error}", next=fix)
+    fix = _FIXES.get(error.errno or 0, "fix that")
+    return Retryable("the system refused a file", why=str(error), next=f"{fix}, then start the job again")
 
 
 def refuse_connect(what: str) -> None:

@@ -34,6 +34,7 @@ from exactsink.spark.batch import RunResult, known_run, write_run
 from exactsink.spark.epochs import Epochs
 from exactsink.spark.errors import query_error, refuse_connect
 from exactsink.spark.frames import check_frame, run_name
+from exactsink.spark.jvm import lost_jvm_named
 from exactsink.spark.modules import load_route
 from exactsink.spark.preflight import Preflight, preflight
 from exactsink.spark.query import Query
@@ -86,6 +87,8 @@ class Job:
     @classmethod
     def from_toml(cls, path: str | os.PathLike[str], subscribers: Sequence[Subscriber] = ()) -> Job:
         """Read a job's file and bind its sinks. Starts nothing. Raises ConfigError with the file and line."""
+        if isinstance(path, Mapping):
+            raise ConfigError("from_toml takes a job's file, and got its tables", next="Job.from_dict(tables)")
         return cls.__new__(cls)._bind(*load_config(path), subscribers)
 
     @classmethod
@@ -149,7 +152,7 @@ class Job:
         Without `route`, every sink gets the frame. With it, each sink gets the frame that the route returns for it.
         Raises PreflightError, LineageError, ConfigError, InDoubtError or Retryable before Spark reads a row.
         """
-        with Commands(self.config.file).named():
+        with Commands(self.config.file).named(), lost_jvm_named():
             refuse_connect("start")
             check_frame(frame, "start", streaming=True)
             self._refuse_second(frame)
@@ -184,7 +187,7 @@ class Job:
         again.
         """
         run = run_name(run)
-        with Commands(self.config.file, run).named():
+        with Commands(self.config.file, run).named(), lost_jvm_named():
             check_frame(frame, "write", streaming=False)
             self._observe()
             route = route or load_route(self.config)

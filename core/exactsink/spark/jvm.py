@@ -6,15 +6,17 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
 
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -23,15 +25,34 @@ from pyspark.sql.utils import is_remote
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
 from exactsink.observe.logs import logs_json
 from exactsink.spark.errors import first_line
-from exactsink.spark.versions import check_jvm, has_jvm, launch_jvm, launched_jvm, use_jvm
+from exactsink.spark.versions import (
+    check_jvm,
+    context_has_stopped,
+    has_jvm,
+    jvm_address,
+    launch_jvm,
+    launched_jvm,
+    use_jvm,
+)
 
-__all__ = ["end_session", "jvm_is_gone", "jvm_needed", "kill_jvm", "lost_jvm", "reported", "started_jvm"]
+__all__ = [
+    "LostSession",
+    "end_session",
+    "jvm_is_gone",
+    "jvm_needed",
+    "kill_jvm",
+    "lost_jvm_named",
+    "lost_session",
+    "reported",
+    "started_jvm",
+]
 
 _LOG = logging.getLogger("exactsink.spark")
 _END_SECONDS = 10.0
 _KILL_SECONDS = 3.0
 _GONE_SECONDS = 2.0
 """How long a JVM may take to end after its connections are gone."""
+_LOOK_SECONDS = 0.05
 _LAST_LINES = 4
 _LEVELS = {
     "TRACE": logging.DEBUG,
@@ -54,6 +75,7 @@ _NOISE = re.compile(
 _ASIDE = re.compile(r"\s+at |\s*\.\.\. \d+ more|.*bad array subscript$|\s*$")
 """A line that adds nothing to the line before it: a stack's line, or the message of a script that continues."""
 _FIXES = {
+    "Master URL": "fix [spark] master: local[2], spark://HOST:7077, yarn or k8s://https://HOST:PORT, for example",
     "UnknownHost": "export SPARK_LOCAL_HOSTNAME=localhost, or give this machine's name an address in /etc/hosts",
     "UnsupportedClassVersion|JAVA_HOME|bin/java": "install Java 17 or newer, and name it in JAVA_HOME",
     "bin/spark-submit": "unset SPARK_HOME, or name a Spark in it that is there",
@@ -61,6 +83,10 @@ _FIXES = {
     "Too many open files|java.security file": "allow more open files: ulimit -n 4096; if they are, install Java again",
     "(?i)heap|memory": "fix spark.driver.memory in [spark.conf]",
 }
+
+
+class LostSession(Retryable):
+    """The JVM is gone, or its Spark context stopped: a new process may go on, this one can start nothing any more."""
 
 
 class _Printed(threading.Thread):
@@ -141,30 +167,64 @@ def jvm_needed() -> Iterator[None]:
     except (PySparkException, Py4JError, ConnectionError) as error:
         why = first_line(error)
         if isinstance(error, Py4JNetworkError) or jvm_is_gone():
-            raise lost_jvm(error) from error
+            raise _lost_jvm(error) from error
         if isinstance(error, ConnectionError):
             raise
         raise ConfigError("Spark refuses a setting of the job", why=why, next=_fix(why)) from error
 
 
-def lost_jvm(error: Exception) -> Retryable:
-    """Return the error for a run without its JVM. This process can't start anything on Spark any more."""
+def _lost_jvm(error: Exception) -> LostSession:
     process = launched_jvm()
     words = process.printed.last_words() if process is not None and jvm_is_gone() else ""
     if process is not None and process.poll() == -signal.SIGKILL:
         words = "; ".join(filter(None, [words, "SIGKILL ended it; the kernel does that when memory is short"]))
     why = words or first_line(error)
-    return Retryable("the connection to Spark's JVM is lost", why=why, next="run the job again")
+    if process is None and not words:
+        why += "; spark-submit started that JVM, and its own output says how it ended"
+    return LostSession("the connection to Spark's JVM is lost", why=why, next="run the job again")
+
+
+@contextmanager
+def lost_jvm_named() -> Iterator[None]:
+    """Raise LostSession if a call of the body fails because the JVM is gone."""
+    try:
+        yield
+    except Py4JJavaError:  # the JVM's own answer
+        raise
+    except (Py4JError, OSError) as error:
+        if isinstance(error, Py4JNetworkError) or jvm_is_gone():
+            raise _lost_jvm(error) from error
+        raise
+
+
+def lost_session() -> LostSession | None:
+    """Return why this process can't start a query any more, None while it can."""
+    try:
+        if not context_has_stopped():
+            return None
+    except (Py4JError, OSError) as error:
+        return _lost_jvm(error)
+    why = "the cluster has ended the application, or a program has called stop()"
+    return LostSession("Spark's context was stopped", why=why, next="run the job again")
 
 
 def jvm_is_gone() -> bool:
-    """Return whether the JVM that this process started has ended, or is about to."""
-    process = launched_jvm()
-    if process is None:
-        return False
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(_GONE_SECONDS)
-    return process.poll() is not None
+    """Return whether this process's JVM has ended, or is about to. spark-submit may have started it."""
+    until = time.monotonic() + _GONE_SECONDS
+    while _jvm_lives():
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOOK_SECONDS)
+    return has_jvm()
+
+
+def _jvm_lives() -> bool:
+    process, address = launched_jvm(), jvm_address()
+    if process is not None or address is None:
+        return process is not None and process.poll() is None
+    with suppress(OSError), socket.create_connection(address, _GONE_SECONDS):
+        return True
+    return False
 
 
 def _not_started(error: Exception, words: str) -> ExactsinkError:

@@ -33,6 +33,9 @@ from exactsink.spark.routes import Passes, Route
 
 __all__ = ["Preflight", "check_pickles", "passes_of", "preflight", "refused_by_executors"]
 
+_OTHER_PYTHON = (
+    f"unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}; on a cluster, have it on every machine"
+)
 _INSTALL = (
     "check that every executor has exactsink with the backends' extras (pip install 'exactsink[...]') for that Python, "
     "and the environment variables that the config names"
@@ -137,7 +140,9 @@ def refused_by_executors(error: Exception) -> PreflightError:
     if "PYTHON_VERSION_MISMATCH" in str(error):
         what = f"the executors run another Python: PYSPARK_PYTHON is {python}"
         why = f"the driver has {platform.python_version()}, and Spark requires the same minor version"
-        fix = f"unset PYSPARK_PYTHON, or export PYSPARK_PYTHON={sys.executable}; on a cluster, have it on every machine"
+        fix = _OTHER_PYTHON
+    elif "No such file" in why and "PYSPARK_PYTHON" in os.environ:
+        fix = _OTHER_PYTHON
     elif "PYSPARK_PYTHON" not in os.environ:  # a program that was started by its interpreter's path
         fix = f"export PYSPARK_PYTHON={sys.executable}, because Spark takes the first python3 of PATH; or {_INSTALL}"
     return PreflightError(what, why=why, next=fix)

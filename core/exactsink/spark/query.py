@@ -18,6 +18,7 @@ from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.epochs import Epochs
 from exactsink.spark.errors import first_line, query_error
+from exactsink.spark.jvm import jvm_is_gone, lost_jvm_named
 from exactsink.spark.shown import sinks_table
 from exactsink.spark.versions import source_metrics
 
@@ -119,7 +120,8 @@ class Query:
     @contextmanager
     def _ours(self) -> Iterator[None]:
         try:
-            yield
+            with lost_jvm_named():
+                yield
         except (PySparkException, Py4JJavaError) as error:  # the latter has no class in pyspark
             ours = query_error(self._epochs.failure, error)
             raise ours from (ours.__cause__ or error)
@@ -146,8 +148,8 @@ class Query:
         """Stop the query at once, even in an epoch, which the next start finishes or aborts. Idempotent."""
         try:
             self._streaming.stop()
-        except Py4JJavaError as error:
-            if "stopped SparkContext" not in first_line(error):  # spark.stop() has ended its queries
+        except (Py4JError, OSError) as error:
+            if "stopped SparkContext" not in first_line(error) and not jvm_is_gone():  # which end their queries
                 raise
 
     def is_in_epoch(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
@@ -13,7 +13,7 @@ from exactsink.contract import Retryable
 from exactsink.job.stop import Stop
 from exactsink.spark.errors import query_error, refused_by_system
 from exactsink.spark.job import Job
-from exactsink.spark.jvm import jvm_is_gone, lost_jvm
+from exactsink.spark.jvm import LostSession, lost_jvm_named, lost_session
 from exactsink.spark.query import Query
 from exactsink.toolkit.waiting import backoff
 
@@ -28,28 +28,28 @@ def supervise(
     """Run until the source is exhausted, or `stop` gets a request. `frame` makes the source's frame for every start.
 
     After a Retryable, or an error of Spark's own, it starts the query again, up to `restarts` times in a row without a
-    finished epoch between. It raises every other error of exactsink, and a bug, at once.
+    finished epoch between. It raises every other error of exactsink, a bug, and the loss of the JVM or of its Spark
+    context at once.
     """
     failures = 0
     stop = stop or Stop()
     while not stop.asked:
         query: Query | None = None
         try:
-            query = job.start(frame())
-            _wait_for_end(job, query, stop)
+            with lost_jvm_named():
+                query = job.start(frame())
+                _wait_for_end(job, query, stop)
             return
         except (PySparkException, Py4JJavaError) as error:  # before the query runs
             ours = query_error(None, error)
             if not isinstance(ours, Retryable):
                 raise ours from error
             failure = ours
+        except LostSession:
+            raise
         except Retryable as error:
             failure = error
-        except Py4JError as error:
-            raise lost_jvm(error) from error
         except OSError as error:
-            if jvm_is_gone():
-                raise lost_jvm(error) from error
             failure = refused_by_system(error)
         finally:
             job.end_query()
@@ -57,6 +57,8 @@ def supervise(
         failures = 1 if query is not None and query.epochs else failures + 1
         if failures > job.config.job.restarts or stop.asked:
             raise failure
+        if (lost := lost_session()) is not None:  # no query can start there any more
+            raise lost from failure
         job.events.report("query_restarted", level=logging.WARNING, attempt=failures, error=str(failure))
         wait(failures - 1)
 
@@ -65,6 +67,8 @@ def _wait_for_end(job: Job, query: Query, stop: Stop) -> None:
     try:
         while not query.awaitTermination(_LOOK_SECONDS):
             query.report_behind()
+            if (lost := lost_session()) is not None:  # an idle query does not see it
+                raise lost
             if stop.asked and stop.at_once and query.is_in_epoch():
                 stop.crash(f"{stop.asked} in an epoch")
             if stop.asked:

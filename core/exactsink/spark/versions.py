@@ -36,9 +36,11 @@ __all__ = [
     "check_jvm",
     "check_query",
     "check_version",
+    "context_has_stopped",
     "forget_checkpoint",
     "has_jvm",
     "has_stopped",
+    "jvm_address",
     "jvm_of",
     "keep_quiet",
     "launch_jvm",
@@ -220,6 +222,18 @@ def has_jvm() -> bool:
 def launched_jvm() -> Any:
     """Return the process of the JVM that this process started, None if there is none."""
     return getattr(SparkContext._gateway, "proc", None)
+
+
+def jvm_address() -> tuple[str, int] | None:
+    """Return where this process's JVM takes calls, None when it has no JVM."""
+    gateway: Any = SparkContext._gateway
+    return None if gateway is None else (gateway.gateway_parameters.address, gateway.gateway_parameters.port)
+
+
+def context_has_stopped() -> bool:
+    """Return whether this process's Spark context was stopped, perhaps in the JVM alone. Raises if the JVM is gone."""
+    context: Any = SparkContext._active_spark_context
+    return context is not None and (context._jsc is None or bool(context._jsc.sc().isStopped()))
 
 
 def _spelled(version: tuple[int, int]) -> str:

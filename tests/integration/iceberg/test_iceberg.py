@@ -16,16 +16,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Committed,
-    Fatal,
-    LineageError,
-    Lost,
-    Mark,
-    Retryable,
-    Unknown,
-)
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
 from exactsink.testing.target import ROWS
 from exactsink_iceberg import writer as writer_module
 from exactsink_iceberg.durable_io import path_at
@@ -57,10 +48,7 @@ OPERATIONS: dict[str, tuple[Callable[[Lake], object], Mark]] = {
         Mark("ab", 0, frozenset(["ab"])),
     ),
     "rollback of all": (lambda lake: rolled_back(lake, 2), Mark("ab")),
-    "rollback to another's, then expiry": (
-        lambda lake: (rolled_back(lake, 2), expire(lake.table())),
-        Mark("ab"),
-    ),
+    "rollback to another's, then expiry": (lambda lake: (rolled_back(lake, 2), expire(lake.table())), Mark("ab")),
     "dropped and made again": (
         lambda lake: (lake.catalog().drop_table("shop.orders"), lake.catalog().create_table("shop.orders", ROWS)),
         Mark("ab"),

@@ -108,10 +108,7 @@ def _look(participants: Participants, vote: Committable, partition: int) -> Seen
     return participants.wire.look(written.topic_id, partition, written.first_offsets[partition])
 
 
-@pytest.mark.parametrize(
-    ("marked", "outcome"),
-    [(None, "Committed"), (True, "AlreadyCommitted"), (False, "Lost")],
-)
+@pytest.mark.parametrize(("marked", "outcome"), [(None, "Committed"), (True, "AlreadyCommitted"), (False, "Lost")])
 def test_an_end_without_markers_whose_id_expired_is_written_where_it_lacks(
     server: KafkaServer, marked: bool | None, outcome: str
 ) -> None:

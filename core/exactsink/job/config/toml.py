@@ -35,6 +35,7 @@ _HINTS = {
     r"\n(None|null|nil)\b": "TOML has no such value, leave the key out",
     r"escape": "a backslash begins an escape, so write / between folders",
     r"Invalid value.*\n[A-Za-z_/.~]": "text needs quotes",
+    r"Invalid value.*\n[\u2018-\u201f\u00ab]": "TOML takes straight quotes only",
     r"Illegal character '\\n'": "the quote at its end is missing",
     r"Cannot overwrite": "the key is in the table twice",
     r"Cannot declare": "the table is there twice: merge the two, or rename one",
@@ -150,7 +151,7 @@ def _instead_of(path: Path) -> str:
     """Return the next step if a job's file can't be read."""
     with suppress(OSError):
         folder = path if path.is_dir() else path.parent
-        if others := sorted(map(str, folder.glob("*.toml")))[:_SHOWN]:
+        if others := sorted(str(file) for file in folder.glob("*.toml") if file.is_file())[:_SHOWN]:
             return f"name the job's file ({', '.join(others)}?); or write a new job: exactsink init FOLDER"
     return "name the job's file; or write a new job: exactsink init FOLDER"
 
