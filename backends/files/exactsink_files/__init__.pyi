@@ -43,7 +43,7 @@ def Files(
     on_schema_change: The columns that an epoch may have. `fail`: the same as in the epoch before. `add_columns`:
         the same, and new ones. `allow`: any. exactsink refuses any other epoch before its first row.
     endpoint_url: For S3: the store's address. Default: `AWS_ENDPOINT_URL`, else Amazon's.
-    allow_folded_names: Accept text in `partition_by` if the file system takes two names for one, for example
+    allow_folded_names: Accept text in `partition_by` if the file system treats two names as one, for example
         `a=X` and `a=x`. One folder then has the rows of both values, and readers see one value for all of them.
     profile: For S3: the profile with the credentials. Default: `AWS_PROFILE`.
     """

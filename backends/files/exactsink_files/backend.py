@@ -59,7 +59,7 @@ class FilesOptions(TabularOptions):
     endpoint_url: str | None = None
     """For S3: the store's address. Default: `AWS_ENDPOINT_URL`, else Amazon's."""
     allow_folded_names: bool = False
-    """Accept text in `partition_by` if the file system takes two names for one, for example `a=X` and `a=x`. One folder
+    """Accept text in `partition_by` if the file system treats two names as one, for example `a=X` and `a=x`. One folder
     then has the rows of both values, and readers see one value for all of them."""
     profile: str | None = None
     """For S3: the profile with the credentials. Default: `AWS_PROFILE`."""

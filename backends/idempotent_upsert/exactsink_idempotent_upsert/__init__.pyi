@@ -30,11 +30,12 @@ def Upsert(
 ) -> dict[str, Any]:
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that upserts into one table. `keys` are
     the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
-    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the
-    lowest value, and among equal values the last row wins. `order_by` compares only rows of one epoch: a later
-    epoch always wins. `version` also compares with the row in the table. If `delete_when` is true for the row
-    that wins, this row deletes the row in the table. The condition may use every column of the job's frame.
-    `exclude` names columns that are not stored, for example a column for `delete_when`.
+    partition, then by row). With `order_by`, the row with the greatest value in that column wins (with
+    `insert_if_absent`, the smallest). NULL is the lowest value, and among equal values the last row wins.
+    `order_by` compares only rows of one epoch: a later epoch always wins. `version` also compares with the row in
+    the table. If `delete_when` is true for the row that wins, this row deletes the row in the table. The
+    condition may use every column of the job's frame. `exclude` names columns that are not stored, for example a
+    column for `delete_when`.
 
     url: A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (libpq's defaults and
         environment complete it), `mysql+pymysql://user:password@host/database`, or the URL of another installed
@@ -54,8 +55,10 @@ def Upsert(
     create: Create the table if it does not exist.
     on_schema_change: If rows have columns that the table lacks, `fail` refuses them, and `add_columns` adds the
         columns.
-    order_by: A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins.
-    delete_when: A SQL condition. A row for which it is true deletes the table's row with the same keys.
+    order_by: A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins
+        (with `insert_if_absent`, the smallest).
+    delete_when: A SQL condition. If it is true for the row that wins, the table's row with the same keys is
+        deleted.
     exclude: Columns of the rows that are not stored.
     strategy: When exactsink upserts rows: `staged` after the decision, `direct` before it, while tasks run.
     staging_schema: For PostgreSQL: the schema of the staging tables. Default: `exactsink_staging`.

@@ -134,9 +134,9 @@ class UpsertOptions(BackendOptions):
     """Options of a sink that upserts into one table.
 
     `keys` are the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
-    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the lowest
-    value, and among equal values the last row wins. `order_by` compares only rows of one epoch: a later epoch always
-    wins. `version` also compares with the row in the table.
+    partition, then by row). With `order_by`, the row with the greatest value in that column wins (with
+    `insert_if_absent`, the smallest). NULL is the lowest value, and among equal values the last row wins. `order_by`
+    compares only rows of one epoch: a later epoch always wins. `version` also compares with the row in the table.
 
     If `delete_when` is true for the row that wins, this row deletes the row in the table. The condition may use every
     column of the job's frame. `exclude` names columns that are not stored, for example a column for `delete_when`.
@@ -169,9 +169,10 @@ class UpsertOptions(BackendOptions):
     on_schema_change: Literal["fail", "add_columns"] = "fail"
     """If rows have columns that the table lacks, `fail` refuses them, and `add_columns` adds the columns."""
     order_by: str | None = None
-    """A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins."""
+    """A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins
+    (with `insert_if_absent`, the smallest)."""
     delete_when: str | None = Field(default=None, min_length=1)
-    """A SQL condition. A row for which it is true deletes the table's row with the same keys."""
+    """A SQL condition. If it is true for the row that wins, the table's row with the same keys is deleted."""
     exclude: tuple[str, ...] = ()
     """Columns of the rows that are not stored."""
     strategy: Literal["staged", "direct"] = "staged"

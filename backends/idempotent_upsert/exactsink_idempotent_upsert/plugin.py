@@ -11,7 +11,7 @@ __all__ = ["exactsink_backends"]
 def exactsink_backends() -> list[BackendSpec]:
     """Return the one backend of this package."""
     staged = "rows wait in staged files until the decision; then one transaction upserts them and writes the mark"
-    direct = "tasks upsert rows before the decision, never over a newer epoch's: effectively once, no deletes"
+    direct = "tasks upsert rows before the decision, never over rows of newer epochs: effectively once, no deletes"
     return [
         BackendSpec(
             "idempotent_upsert",

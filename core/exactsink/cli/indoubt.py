@@ -77,7 +77,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
 
 @indoubt.command()
 @job_file
-@click.option("--epoch", required=True, type=int, help="The last decided epoch: proves that you mean this one.")
+@click.option("--epoch", required=True, type=int, help="Number of the last decided epoch; any other is refused.")
 @sink_option("sink", required=True, help="The sink that is in doubt.")
 @click.option(
     "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
@@ -92,8 +92,8 @@ def resolve(
 ) -> None:
     """Record an outcome that nothing can prove, or give up rows that nobody can write again.
 
-    For an unknown participant, record `committed`, or `lost`: then the job writes its rows again. For a lost one,
-    record `given-up`. With --yes, the command claims the job.
+    For an unknown participant, record `committed`, or record `lost`. After `lost`, the job writes its rows again. For a
+    lost participant, record `given-up`. With --yes, the command claims the job.
     """
     with _seen(job, run) as seen:
         of_sink = [doubt for doubt in seen.doubts if doubt.sink == sink]

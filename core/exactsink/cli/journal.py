@@ -41,7 +41,7 @@ def journal() -> None:
 @run_name
 @as_json
 def verify(job: str, run: str | None, as_json: bool) -> None:
-    """Verify the checksum of every entry, and the entry before it; list damaged entries, and which reads need them."""
+    """Verify each entry's checksum and link to the entry before; list damaged entries, and which reads need them."""
     with answering(as_json) as answer:
         _verify(job, run, answer)
 

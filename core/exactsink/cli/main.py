@@ -92,7 +92,7 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 @click.option("--job", metavar="JOB.toml", type=click.Path(dir_okay=False), help="Measure copies of this job's sinks.")
 @click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows in each epoch.")
 @click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs in each run.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Times to measure each one.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Measurements per strategy.")
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Folder for bench.html and bench.json.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
     """Measure each strategy that a job could choose, on temporary copies of its targets.
@@ -106,7 +106,7 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 @click.argument("backend", metavar="NAME")
 @click.option("--scenario", "scenarios", multiple=True, help="Run only this scenario; repeatable.")
 @click.option("--target", "targets", multiple=True, help="Run only on this target; repeatable.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many run at the same time.")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Scenarios to run at once.")
 @as_json
 def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Test an installed backend: run it under faults, on the test targets of its plugin.

@@ -38,7 +38,7 @@ def _sink_names(context: click.Context, parameter: click.Parameter, begun: str) 
 
 job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False), shell_complete=_job_files)
 run_name = click.option("--run", help="Name of a batch run; without it, the job's stream.")
-take_over = click.option("--take-over", is_flag=True, help="Claim the job, and stop its driver if one runs.")
+take_over = click.option("--take-over", is_flag=True, help="Act even if a driver seems alive; that driver then stops.")
 reason = click.option("--reason", default="", help="Why you do it; the journal keeps the text.")
 dry_run = click.option("--dry-run", is_flag=True, help="Print the effects, and change nothing.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -21,7 +21,7 @@ __all__ = ["rebase"]
 @command()
 @job_file
 @run_name
-@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Mark that its target holds: EPOCH, birth or none.")
+@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="The sink's mark, as printed: EPOCH, birth or none.")
 @click.option("--batch", type=int, help="Number of the batch that Spark runs next.")
 @reason
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
@@ -29,7 +29,7 @@ __all__ = ["rebase"]
 def rebase(
     job: str, run: str | None, named: Sequence[str], batch: int | None, reason: str, yes: bool, take_over: bool
 ) -> None:
-    """Show every target's mark, and the rows that would be missing or doubled; with --sink, go on from these marks.
+    """Show every target's mark, and rows that would be missing or doubled; with --sink and --yes, go on from there.
 
     Without --sink, the command changes nothing, and prints the values for --sink and --batch. With --sink and --yes, it
     claims the job, and lets the job go on from the present state of these targets.

@@ -21,8 +21,8 @@ __all__ = ["recover"]
 @command()
 @job_file
 @run_name
-@sink_option("sinks", multiple=True, metavar="NAME", help="Settle this sink only; repeatable.")
-@click.option("--ref", "references", multiple=True, help="Settle this participant only; repeatable.")
+@sink_option("sinks", multiple=True, metavar="NAME", help="Settle only this sink and its `after`; repeatable.")
+@click.option("--ref", "references", multiple=True, help="Settle only this participant (see above); repeatable.")
 @click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print the effects.")
 @dry_run
 @take_over
@@ -41,7 +41,7 @@ def recover(
     reason: str,
     as_json: bool,
 ) -> None:
-    """Commit decided work and abort undecided work, in every sink that answers, without Spark.
+    """Commit decided work in every sink that answers; if all answer, abort undecided work. Needs no Spark.
 
     The command claims the job. --sink also settles the sinks that must commit first (`after`). --ref of a decided
     participant settles its sink's whole decision. REF is the participant's short reference or its name, or the

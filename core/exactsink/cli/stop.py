@@ -31,7 +31,7 @@ _MORE_SECONDS = 45.0
 @run_name
 @click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="Seconds for its epoch.")
 def stop(job: str, run: str | None, within: float | None) -> None:
-    """End a job's driver after its epoch, on any machine, and wait for its end.
+    """End a job's driver after its current epoch, on whichever machine it runs, and wait for its end.
 
     If a batch run is not decided in time, exactsink cancels it, and the next call of `Job.write` writes it. The default
     time is `[job] stop_within`.

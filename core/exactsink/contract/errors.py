@@ -82,7 +82,7 @@ class InDoubtError(ExactsinkError):
 
 
 class ForeignError(ExactsinkError):
-    """Find who began work that a store holds under this job's name and its journal does not know. Stops the start."""
+    """Find who began work under this job's name that its journal does not know. Of `status`; a start ends with 5."""
 
     exit_code = 6
 

@@ -24,10 +24,10 @@ HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous", "unfi
 class ConformanceTarget(ABC):
     """Connect the kit to one store, with one strategy of a backend.
 
-    It pickles (define its class at the top of a module) and holds no connection, because the kit calls its methods in
-    separate processes. Each scenario gets a `folder` of its own, empty at first. If your store is a server, derive the
-    name of the table or topic from the folder's name. The optional methods, `HOOKS`, do things that only the store's
-    owner can do. Without one, the kit skips the scenarios that need it, and says so.
+    The kit pickles it and calls its methods in separate processes. So define its class at the top level of a module,
+    and keep no connection in it. Each scenario gets a `folder` of its own, empty at first. If your store is a server,
+    derive the name of the table or topic from the folder's name. Six of the optional methods, the `HOOKS`, do things
+    that only the store's owner can do. Without one of them, the kit skips the scenarios that need it, and says so.
     """
 
     holds_readers: ClassVar[bool] = False
@@ -83,11 +83,11 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def foreign(self, folder: Path) -> None:
-        """Put foreign work, with a name that is not a participant's, where the backend lists its own."""
+        """Create another program's work, with a name that no participant has, where the backend lists prepared work."""
         raise NotImplementedError
 
     def foreign_stands(self, folder: Path) -> bool:
-        """Return whether the work that `foreign` put there is unchanged. Implement it together with `foreign`."""
+        """Return whether the work that `foreign` created is unchanged. Implement it together with `foreign`."""
         raise NotImplementedError
 
     def previous(self, folder: Path) -> Sequence[Committable]:

@@ -68,7 +68,7 @@ def exactsink_backends() -> list[BackendSpec]:
 
 
 class XaBackend(Backend):
-    """The part that the journal stores and the executors get: the options, no connection."""
+    """The part that the executors get: options, no connection. The journal keeps its strategy and target."""
 
     Options = XaOptions
     options: XaOptions

@@ -54,7 +54,7 @@ class RedisOptions(BackendOptions):
 
 
 class RedisBackend(StagedBackend):
-    """The part that the journal stores and the executors get: the options, no connection."""
+    """The part that the executors get: options, no connection. The journal keeps its strategy and target."""
 
     Options = RedisOptions
     options: RedisOptions

@@ -102,8 +102,8 @@ class JobSection(_Section):
     """`available_now` (read everything that the source has, then end), or the interval of a stream that goes on, for
     example `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
-    """Spark's output mode. With `update` and `complete` Spark emits a key again when it changes, so use sinks with
-    `keys`. exactsink warns of a sink that would append the key a second time."""
+    """Spark's output mode. With `update`, Spark emits a key again when it changes; with `complete`, it emits all keys
+    in every batch. So use sinks with `keys`. exactsink warns of a sink that would append the key a second time."""
     file_mode: FileMode = "private"
     """Who may enter the folders of the journal, the state, staged rows and uncommitted files. `private`: only the job's
     user. `group`: also the folder's group; use it if driver and executors run as different users. `umask`: whoever the
@@ -122,11 +122,12 @@ class JobSection(_Section):
     deterministic: bool = False
     """Confirm that the plan returns the same rows each time it runs on a batch. `fan_out = "recompute"` needs it."""
     longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
-    """The longest time for which you expect the job not to run. exactsink refuses a store that keeps prepared work or
-    evidence for a shorter time, or warns of it."""
+    """The longest time for which you expect the job not to run. exactsink refuses a store, or warns, if a setting there
+    removes waiting uploads or files, marks or evidence sooner. (Not compared: the timeout of a Kafka transaction. After
+    it, the job writes the rows again.)"""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
-    """The longest time of an epoch, from its first row to its commit. exactsink refuses a Kafka transaction that ends
-    earlier, and warns of such a timeout in Postgres. It does not end an epoch that takes longer."""
+    """The longest time of an epoch, from its first row to its commit. exactsink refuses a Kafka sink with a shorter
+    transaction timeout, and warns if a timeout of Postgres is shorter. It does not end an epoch that takes longer."""
     stop_within: Annotated[str, Field(pattern=_DURATION)] = "1 minute"
     """How long a driver may take to finish its epoch after SIGTERM, SIGHUP or `exactsink stop`. If it takes longer, it
     ends as by a crash (exit code 75)."""
@@ -301,13 +302,14 @@ class SinkSection(_Section):
     """A SQL condition. The sink gets only the rows for which the condition is true."""
     distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
     """How Spark splits an epoch into partitions: `none` (as the frame is), a number of partitions, or `hash(column,
-    ...)`. Without a `route` all sinks share one frame: then set it in one sink, or set the same value in several."""
+    ...)`. Without a `route`, all sinks share one frame, and one `distribution`: set it in one sink, or the same in
+    several."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
-    """The most partitions that an epoch may have, so the most participants of this sink. exactsink merges partitions to
-    keep within it."""
+    """The highest number of partitions, and so of this sink's participants, in an epoch. exactsink merges partitions if
+    there are more."""
     after: Annotated[_Names, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
-    """A sink, or a list of sinks, that must commit an epoch before this sink does. Use it if rows here refer to rows
-    there, for example by a foreign key."""
+    """The sinks that must commit an epoch before this sink does (one name needs no list). Use it if rows here refer to
+    rows there, for example by a foreign key."""
     epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         default=None, examples=["epoch"]
     )

@@ -210,7 +210,7 @@ SCENARIOS = (
     ),
     Scenario(
         "stalled-inside-commit",
-        "a driver that stalled in its commit wakes epochs later, and changes nothing",
+        "a driver that stalled in its commit wakes when its successor is epochs further, and changes nothing",
         "a virtual machine is suspended in a commit, and goes on hours later",
         _stalled_inside,
     ),

@@ -25,7 +25,7 @@ _COMMIT = f"commit:{SINK}"
 _FAILURES: Mapping[Action, str] = MappingProxyType(
     {
         "kill": "kill -9: an operator or a full memory ends the process",
-        "stall": "the machine is suspended, and continues as if it were the driver after its successor has taken over",
+        "stall": "the machine is suspended, and wakes after a successor has taken over; its driver goes on as before",
     }
 )
 

@@ -112,8 +112,8 @@ SCENARIOS = (
     ),
     Scenario(
         "foreign-untouched",
-        "foreign work is left alone",
-        "somebody else's prepared work exists in the same store",
+        "prepared work of other programs is left alone",
+        "another program has prepared work in the same store",
         _foreign_untouched,
         ("foreign",),
     ),
