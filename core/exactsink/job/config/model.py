@@ -209,8 +209,7 @@ class ObserveSection(_Section):
     key: str | None = None
     """A PEM file with the certificate's private key, without a passphrase."""
     opentelemetry: bool = False
-    """Send metrics and a span for each epoch through the OpenTelemetry SDK that your program or
-    `opentelemetry-instrument` has set up."""
+    """Send metrics and spans by the OpenTelemetry SDK that your program or `opentelemetry-instrument` has set up."""
 
     @field_validator("certificate", "key")
     @classmethod
