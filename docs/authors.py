@@ -31,7 +31,8 @@ _KIT = """\
 `exactsink.testing` plays these scenarios on a backend ([how](../how-to/write-a-plugin.md#prove-it)). Start them with
 `exactsink conformance BACKEND` ([options](cli.md#exactsink-conformance)), or with a pytest class that inherits from
 `ConformanceSuite`. Each scenario runs the real coordinator. Drivers and participants are processes. The
-[glossary](../explanation/glossary.md) explains the words.
+[glossary](../explanation/glossary.md) explains the words. `Committer.assess` reports the outcome of a commit, and
+commits nothing.
 """
 _PARTS: Mapping[str, Sequence[str]] = {
     "Classes that you write": ["Backend", "BackendOptions", "Writer", "Committer"],

@@ -30,12 +30,13 @@ def Upsert(
 ) -> dict[str, Any]:
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that upserts into one table. `keys` are
     the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
-    partition, then by row). With `order_by`, the row with the greatest value in that column wins (with
-    `insert_if_absent`, the smallest). NULL is the lowest value, and among equal values the last row wins.
-    `order_by` compares only rows of one epoch: a later epoch always wins. `version` also compares with the row in
-    the table. If `delete_when` is true for the row that wins, this row deletes the row in the table. The
-    condition may use every column of the job's frame. `exclude` names columns that are not stored, for example a
-    column for `delete_when`.
+    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the
+    lowest value, and among equal values the last row wins. With `insert_if_absent`, the first row wins, or with
+    `order_by` the row with the smallest value (among equal values, the first). `order_by` compares only rows of
+    one epoch, and has no effect between epochs. `version` also compares with the row in the table. If
+    `delete_when` is true for the row that wins, this row deletes the row in the table. The condition may use
+    every column of the job's frame. `exclude` names columns that are not stored, for example a column for
+    `delete_when`.
 
     url: A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (libpq's defaults and
         environment complete it), `mysql+pymysql://user:password@host/database`, or the URL of another installed
@@ -43,8 +44,9 @@ def Upsert(
     table: The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`.
     keys: The columns that identify a row.
     mode: The effect of a row if its keys exist in the table.  `upsert` sets the row's columns. `insert_if_absent`
-        changes nothing: the first row stays (of one epoch's rows, the row with the smallest `order_by`).
-        `replace` replaces the whole row; columns that the rows lack get their default.
+        changes nothing. (Of an epoch's rows with new, equal keys, it inserts the one with the smallest
+        `order_by`, or without `order_by` the first.) `replace` replaces the whole row; columns that the rows lack
+        get their default.
     update_columns: The columns that an upsert changes in an existing row; it sets the other columns only in a new
         row. Default: all columns except the keys.
     set: SQL of the database for columns of an existing row, for example `{ total = "daily.total + excluded.total"

@@ -134,9 +134,10 @@ class UpsertOptions(BackendOptions):
     """Options of a sink that upserts into one table.
 
     `keys` are the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
-    partition, then by row). With `order_by`, the row with the greatest value in that column wins (with
-    `insert_if_absent`, the smallest). NULL is the lowest value, and among equal values the last row wins. `order_by`
-    compares only rows of one epoch: a later epoch always wins. `version` also compares with the row in the table.
+    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the lowest
+    value, and among equal values the last row wins. With `insert_if_absent`, the first row wins, or with `order_by`
+    the row with the smallest value (among equal values, the first). `order_by` compares only rows of one epoch, and has
+    no effect between epochs. `version` also compares with the row in the table.
 
     If `delete_when` is true for the row that wins, this row deletes the row in the table. The condition may use every
     column of the job's frame. `exclude` names columns that are not stored, for example a column for `delete_when`.
@@ -152,8 +153,9 @@ class UpsertOptions(BackendOptions):
     mode: Literal["upsert", "insert_if_absent", "replace"] = "upsert"
     """The effect of a row if its keys exist in the table.
 
-    `upsert` sets the row's columns. `insert_if_absent` changes nothing: the first row stays (of one epoch's rows, the
-    row with the smallest `order_by`). `replace` replaces the whole row; columns that the rows lack get their default.
+    `upsert` sets the row's columns. `insert_if_absent` changes nothing. (Of an epoch's rows with new, equal keys, it
+    inserts the one with the smallest `order_by`, or without `order_by` the first.) `replace` replaces the whole row;
+    columns that the rows lack get their default.
     """
     update_columns: tuple[str, ...] | None = None
     """The columns that an upsert changes in an existing row; it sets the other columns only in a new row. Default: all

@@ -10,7 +10,7 @@ __all__ = ["exactsink_backends"]
 @hookimpl
 def exactsink_backends() -> list[BackendSpec]:
     """Return the one backend of this package."""
-    staged = "rows wait in staged files until the decision; then one transaction upserts them and writes the mark"
+    staged = "rows wait in files (Postgres: tables) for the decision; then one transaction upserts them, with the mark"
     direct = "tasks upsert rows before the decision, never over rows of newer epochs: effectively once, no deletes"
     return [
         BackendSpec(

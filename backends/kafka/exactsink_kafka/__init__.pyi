@@ -56,8 +56,8 @@ def Kafka(
         `plain` knows.
     transaction_timeout_seconds: How long the broker keeps an open transaction. Then the broker aborts it, and the
         job writes its rows again.
-    ids_per_participant: How many transactional ids each of the 3 sets has for each partition of an epoch (see How
-        a Kafka sink works).
+    ids_per_participant: Transactional ids for each partition: 3 sets of this number, used in turn (see How a
+        Kafka sink works).
     producer: librdkafka's settings for producers, for example `{"compression.type" = "zstd", "batch.size" =
         500000}`.
     mark_topic: The topic of the sink's mark. exactsink commits the mark as an offset of the group

@@ -117,7 +117,7 @@ class KafkaOptions(BackendOptions):
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
     """How long the broker keeps an open transaction. Then the broker aborts it, and the job writes its rows again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
-    """How many transactional ids each of the 3 sets has for each partition of an epoch (see How a Kafka sink works)."""
+    """Transactional ids for each partition: 3 sets of this number, used in turn (see How a Kafka sink works)."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     """librdkafka's settings for producers, for example `{"compression.type" = "zstd", "batch.size" = 500000}`."""
     mark_topic: str | None = None

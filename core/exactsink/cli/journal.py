@@ -41,7 +41,10 @@ def journal() -> None:
 @run_name
 @as_json
 def verify(job: str, run: str | None, as_json: bool) -> None:
-    """Verify each entry's checksum and link to the entry before; list damaged entries, and which reads need them."""
+    """Verify each entry's checksum and its link to the entry before, and list damaged and absent entries.
+
+    For each, it prints who has to read it: every start, only sweeps of old work, or only commands that show history.
+    """
     with answering(as_json) as answer:
         _verify(job, run, answer)
 

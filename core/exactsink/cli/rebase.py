@@ -21,7 +21,7 @@ __all__ = ["rebase"]
 @command()
 @job_file
 @run_name
-@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="The sink's mark, as printed: EPOCH, birth or none.")
+@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Go on from this mark: EPOCH, birth or none.")
 @click.option("--batch", type=int, help="Number of the batch that Spark runs next.")
 @reason
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
@@ -31,8 +31,9 @@ def rebase(
 ) -> None:
     """Show every target's mark, and rows that would be missing or doubled; with --sink and --yes, go on from there.
 
-    Without --sink, the command changes nothing, and prints the values for --sink and --batch. With --sink and --yes, it
-    claims the job, and lets the job go on from the present state of these targets.
+    Without --sink, the command changes nothing, and prints the values for --sink and --batch. EPOCH is an epoch's
+    number. Repeat --sink for each sink. With --sink and --yes, the command claims the job, and lets the job go on from
+    the present state of these targets.
     """
     opened = Opened.of(job, run)
     words = dict(map(_pair, named))

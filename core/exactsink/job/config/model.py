@@ -89,8 +89,8 @@ class JobSection(_Section):
     """Spark's checkpoint: a local folder (even if `fs.defaultFS` names another file system), or the URL of an object
     store, for example `s3a://bucket/path`. The journal is beside it, in `<checkpoint>.exactsink/journal`."""
     staging: str | None = None
-    """Where staged rows wait: a folder that the driver and all executors see, or an object store's URL, for example
-    `s3://bucket/path`. Default: `<checkpoint>.exactsink/staging`."""
+    """Where staged rows wait: a folder that the driver and all executors see, or the URL of an object store or of HDFS,
+    for example `s3://bucket/path` or `webhdfs://namenode:9870/path`. Default: `<checkpoint>.exactsink/staging`."""
     transform: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:clean"])
     """`module:function`, which takes the source's frame and returns the frame for all sinks. For SQL: `[transform]`."""
     route: Annotated[str, Field(pattern=_FUNCTION)] | None = Field(default=None, examples=["shop.orders:by_kind"])
@@ -209,7 +209,7 @@ class ObserveSection(_Section):
     key: str | None = None
     """A PEM file with the certificate's private key, without a passphrase."""
     opentelemetry: bool = False
-    """Send metrics and a span for each epoch through the OpenTelemetry SDK that your process or `OTEL_*` has set up."""
+    """Send metrics and spans by the OpenTelemetry SDK that your program or `opentelemetry-instrument` has set up."""
 
     @field_validator("certificate", "key")
     @classmethod

@@ -191,7 +191,7 @@ SCENARIOS = (
     ),
     Scenario(
         "applied-late",
-        "if another process applies the epoch after this one has read the marker, this one does not apply it again",
+        "a process that reads the marker, and pauses while another one applies the epoch, does not apply it again",
         "a driver reads the marker, is paused by its machine, and applies after its successor did",
         _applied_late,
         ("applier",),
@@ -210,7 +210,7 @@ SCENARIOS = (
     ),
     Scenario(
         "stalled-inside-commit",
-        "a driver that stalled in its commit wakes when its successor is epochs further, and changes nothing",
+        "a driver that stalled in its commit wakes when its successor has finished more epochs, and changes nothing",
         "a virtual machine is suspended in a commit, and goes on hours later",
         _stalled_inside,
     ),

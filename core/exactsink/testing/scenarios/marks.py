@@ -165,7 +165,7 @@ SCENARIOS = (
     ),
     Scenario(
         "second-journal",
-        "a target that one journal feeds is refused to another",
+        "a second journal of the same job and sink is refused a target that the first one feeds",
         "a job's file is copied, and still names the first job's target",
         _second_journal,
         _MARKS,

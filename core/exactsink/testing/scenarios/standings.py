@@ -197,7 +197,7 @@ SCENARIOS = (
     ),
     Scenario(
         "assessed-lost",
-        "assess returns Lost if commit would",
+        "assess returns Lost in each case in which commit would return it",
         "the store has dropped prepared work, and an operator calls `exactsink status JOB.toml` before the next commit",
         _assessed_lost,
         ("can_lose_votes",),
