@@ -36,4 +36,4 @@ def test_defect_is_caught(scenario: str, target: ConformanceTarget, runner: Runn
     bugs = ("NameError", "AttributeError", "TypeError", "ImportError")  # of the kit's own
     assert not any(bug in result.why for bug in bugs), result.why
     assert "restore the journal" not in result.why, "nobody has put anything back here: it is the backend's own call"
-    assert ("the journal expects" in result.why) <= ("at the backend: `mark()` does not show what" in result.why)
+    assert ("sink out: its target holds" in result.why) <= ("at the backend: `mark()` does not show what" in result.why)
