@@ -37,7 +37,9 @@ def supervise(
         query: Query | None = None
         try:
             with lost_jvm_named():
-                query = job.start(frame())
+                source = frame()
+            query = job.start(source)  # it names a lost JVM itself; twice would delay every other error twice
+            with lost_jvm_named():
                 _wait_for_end(job, query, stop)
             return
         except (PySparkException, Py4JJavaError) as error:  # before the query runs
