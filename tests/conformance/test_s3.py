@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import pytest
 
 from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
 from tests.conformance.store_targets import StagingOnS3, StoreTarget
 from tests.conformance.test_backends import chosen
-from tests.servers.s3 import S3, own_s3
-
-
-@contextmanager
-def _url_on(server: S3) -> Iterator[str]:
-    """Set the environment of this process, which the kit's processes have from it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in server.environment.items():
-            patch.setenv(name, value)
-        yield f"s3://{server.new_bucket('kit')}"
+from tests.servers.s3 import S3, bucket_on, own_s3
 
 
 @pytest.fixture(scope="class")
 def url(s3: S3) -> Iterator[str]:
-    with _url_on(s3) as made:
+    with bucket_on(s3, "kit") as made:
         yield made
 
 
@@ -71,5 +62,5 @@ class TestMoto(TestS3):
     @pytest.fixture(scope="class")
     @classmethod
     def url(cls) -> Iterator[str]:
-        with own_s3("moto") as server, _url_on(server) as made:
+        with own_s3("moto") as server, bucket_on(server, "kit") as made:
             yield made

@@ -11,7 +11,7 @@ from exactsink.testing import Runner
 from tests.servers.kafka import Kafka, shared_kafka
 from tests.servers.mariadb import MariaDB, shared_mariadb
 from tests.servers.postgres import Postgres, shared_postgres
-from tests.servers.s3 import S3, shared_s3
+from tests.servers.s3 import S3, bucket_on, shared_s3
 
 __all__ = ["bucket", "kafka", "mariadb", "newest_postgres", "postgres", "s3", "s3_runner"]
 
@@ -54,10 +54,8 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 @pytest.fixture(scope="module")
 def bucket(s3: S3) -> Iterator[str]:
     """A bucket of the module's own, as a URL; the environment has the way there."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
-            patch.setenv(name, value)
-        yield f"s3://{s3.new_bucket('module')}"
+    with bucket_on(s3, "module") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -18,12 +18,14 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
+import pytest
+
 from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
 
-__all__ = ["KIND", "MINIO", "VERSITYGW", "S3", "S3Server", "own_s3", "shared_s3"]
+__all__ = ["KIND", "MINIO", "VERSITYGW", "S3", "S3Server", "bucket_on", "own_s3", "shared_s3"]
 
 VERSITYGW = GoProgram("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 MINIO = GoProgram("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
@@ -127,3 +129,12 @@ def shared_s3(basetemp: Path) -> Iterator[S3]:
 if __name__ == "__main__":
     with own_s3() as kept:
         keep(Path(sys.argv[1]), "s3", f"{kept.folder}\n{kept.port}", kept.remove)
+
+
+@contextmanager
+def bucket_on(server: S3, stem: str) -> Iterator[str]:
+    """Make a bucket, and return its URL. The environment of this process has the way there."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield f"s3://{server.new_bucket(stem)}"
