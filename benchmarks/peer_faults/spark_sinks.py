@@ -20,13 +20,12 @@ from tests.servers.spark_versions import python_with_spark, spark_home
 from benchmarks.peer_faults import held
 from benchmarks.peer_faults.plays import BETWEEN, FILES, IN_BATCH, Play, Played, Stage, require
 from benchmarks.peer_faults.runs import Run
+from benchmarks.peers.lines.tables import DELTA_CONF, DELTA_JARS, ICEBERG_CONF, ICEBERG_JARS
 
 __all__ = ["PLAYS"]
 
 _STARTING = "NativeCodeLoader|SparkConf|ResolveWriteToStream|Utils"
 _PROBLEM = re.compile(rf"^\S+ \S+ (?:WARN|ERROR) (?!{_STARTING})(\w+: .*)$", re.MULTILINE)
-_DELTA = JarSet("delta-spark-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), alone=True)
-_ICEBERG = JarSet("iceberg-spark-4.0-1.10.0", ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",), alone=True)
 _ONE_EPOCH = PARTICIPANTS * ROWS_A_BATCH
 
 
@@ -94,23 +93,15 @@ class _Tables:
 _TABLES = (
     _Tables(
         "Delta",
-        _DELTA,
-        {
-            "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-            "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        },
+        DELTA_JARS,
+        DELTA_CONF,
         lambda stage: str(stage.folder / "delta"),
         lambda stage: stage.in_delta,
     ),
     _Tables(
         "Iceberg",
-        _ICEBERG,
-        {
-            "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
-            "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
-            "spark.sql.catalog.lake.type": "hadoop",
-            "spark.sql.catalog.lake.warehouse": "{folder}/warehouse",
-        },
+        ICEBERG_JARS,
+        {**ICEBERG_CONF, "spark.sql.catalog.lake.warehouse": "{folder}/warehouse"},
         lambda stage: "lake.shop.rows",
         lambda stage: stage.in_sparks_iceberg,
     ),
