@@ -12,7 +12,7 @@ from typing import Any
 
 from tables import markdown_table, table_lines
 
-from exactsink.bench.report.model import Bars, Cell, Grid
+from exactsink.bench.report.model import Bar, Cell, Grid
 from exactsink.bench.report.numbers import shown
 from exactsink.bench.report.stored import from_json
 from exactsink.spark import versions
@@ -92,15 +92,34 @@ def peers_block(found: Mapping[str, Any]) -> str:
         if line["scale"] != 1.0:
             raise ValueError(f"{line['benchmark']} was measured at scale {line['scale']}: too small for a page")
         wanted = [figure for figure in line["figures"] if figure["over"] and figure["metric"] in _SPEEDS]
-        # A generator makes rows out of nothing, which no other side can: an extra of the whole table.
-        rows += [_peer_row(line, figure) for figure in wanted if "generator" not in figure["over"]]
-    columns = "job", "against", "speed, theirs is 1", "result", "rounds", "ours", "theirs", "CPU us/row, ours", "theirs"
+        # A generator makes rows out of nothing, which no other side can; a spike is not a product.
+        rows += [_peer_row(line, figure) for figure in wanted if not _EXTRA.search(figure["of"] + figure["over"])]
+    columns = (
+        *("job", "against", "speed of the job", "result", "rounds", "the job", "the other side"),
+        *("CPU us/row, the job", "CPU us/row, the other side"),
+    )
     notes = [f"- not measured: {name}, {why}\n" for name, why in found["failed"].items()]
     first, rounds = found["lines"][0], sorted({line["rounds"] for line in found["lines"]})
     return (
         f"{_taken(first)} Medians of {' or '.join(map(str, rounds))} rounds in turns.\n\n{_lines(columns, rows)}"
         + "".join(notes)
     )
+
+
+def summary_block(found: Mapping[str, Any]) -> str:
+    """Return the speed of ours beside Flink, Spark's sinks and plain clients, a line for each target."""
+    rows: list[Sequence[Cell]] = []
+    for benchmark, job in _TARGETS.items():
+        [line] = [line for line in found["lines"] if line["benchmark"] == benchmark]
+        cells = dict.fromkeys(("Flink", "Spark", ""), "-")
+        for figure in line["figures"]:
+            if figure["of"] == "ours" and figure["metric"] in _SPEEDS and figure["over"] in _OTHERS:
+                _, _, faster, result, *_ = _peer_row(line, figure)
+                word = figure["over"].split(" ")[0]
+                cells[word if word in cells else ""] = f"{shown(faster)}{', ' * bool(result)}{result}"
+        rows.append([job, *cells.values()])
+    columns = ("exactsink writes", "against Flink", "against Spark", "against a plain client")
+    return f"{_taken(found['lines'][0])}\n\n{_lines(columns, rows)}"
 
 
 def short_block(found: Mapping[str, Any]) -> str:
@@ -122,20 +141,25 @@ def short_block(found: Mapping[str, Any]) -> str:
 def faults_block(found: Mapping[str, Any]) -> str:
     """Return what each tool lost and doubled, from what `make bench-faults` wrote."""
     columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
-    rows = [[line[column] for column in columns] for line in found["lines"]]
+    rows = [[_first_sentence(line[column]) for column in columns] for line in found["lines"]]
+    columns = ("tool", "fault", "target", "rows", "missing", "doubled", "differ", "reported")
     notes = [f"- not played: {what}\n" for what in found["failed"]]
     return f"{_taken(found)}\n\n{_lines(columns, rows)}" + "".join(notes)
 
 
+def _first_sentence(cell: Cell) -> Cell:
+    """Cut a message after its first sentence."""
+    return re.sub(r"(?<=[a-z])\. .+", " ...", cell) if isinstance(cell, str) else cell
+
+
 def ways_block(found: Mapping[str, Any]) -> str:
-    """Return the tables of `exactsink bench`."""
+    """Return the tables of `exactsink bench`, without its advice; the page explains them in place of their notes."""
     report = from_json(json.dumps(found))
+    rounds = {(bar.label, shown(bar.value)): bar for s in report.sections for chart in s.charts for bar in chart.bars}
     parts = [f"Measured on {report.taken.date()} by `{report.command}` on {_where(report.machine)}.\n"]
     for section in report.sections:
-        tables = [*map(_filled, section.tables), *([_rounds(section.charts)] if section.charts else [])]
-        for table in tables:
-            notes = "".join(f"- {note}\n" for note in table.notes)
-            parts.append(f"**{table.caption}**\n\n{table_lines(table)}\n" + (f"\n{notes}" if notes else ""))
+        if not section.title.startswith(_ADVICE):
+            parts += [f"**{t.caption}**\n\n{table_lines(_with_rounds(_filled(t), rounds))}\n" for t in section.tables]
     return "\n".join(parts)
 
 
@@ -145,15 +169,14 @@ def _filled(table: Grid) -> Grid:
     return replace(table, columns=[table.columns[n] for n in kept], rows=[[row[n] for n in kept] for row in table.rows])
 
 
-def _rounds(charts: Sequence[Bars]) -> Grid:
-    """Return the figures of a section's charts, one line for each way."""
-    ways: dict[str, list[Cell]] = {}
-    for chart in charts:
-        for bar in chart.bars:
-            cells = ways.setdefault(bar.label, [bar.label])
-            cells.append(f"{shown(bar.value)} ({shown(bar.low)} to {shown(bar.high)})")
-    columns = ("way", *(f"{chart.unit}, median (lowest to highest round)" for chart in charts))
-    return Grid("The rounds behind this table", columns, list(ways.values()))
+def _with_rounds(table: Grid, rounds: Mapping[tuple[str, str], Bar]) -> Grid:
+    """Return a table with the lowest and the highest round beside each figure that has a chart."""
+
+    def cell(row: Sequence[Cell], value: Cell) -> Cell:
+        bar = rounds.get((str(row[0]), shown(value)))
+        return value if bar is None else f"{shown(value)} ({shown(bar.low)} to {shown(bar.high)})"
+
+    return replace(table, rows=[[cell(row, value) for value in row] for row in table.rows])
 
 
 BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
@@ -161,8 +184,33 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "peer_faults": faults_block,
     "bench": ways_block,
 }
-SHORT = {"peers_short": ("peers", short_block)}
+SHORT = {"peers_short": ("peers", short_block), "peers_summary": ("peers", summary_block)}
 """Blocks that show a part of another block's file."""
+_ADVICE = ("What to choose", "Left out")
+_EXTRA = re.compile(r"generator|spike")
+_NAMES = {
+    "ours": "the normal job",
+    "ours, at least once": "exactsink, at least once",
+    "ours, direct": "exactsink, direct",
+    "ours, epochs four times as large": "epochs of 2,000,000",
+    "ours, a null sink": "a null sink",
+}
+"""The names on the page of sides that are exactsink."""
+_TARGETS = {
+    "kafka": "Kafka, not compressed",
+    "kafka_lz4": "Kafka, lz4",
+    "kafka_zstd": "Kafka, zstd",
+    "postgres": "Postgres, two_phase",
+    "json": "JSON files",
+    "parquet": "Parquet files",
+    "sqlite": "upserts into SQLite, staged",
+    "small_epochs": "Parquet files, epochs of 1,000 rows",
+    "null": "nothing",
+}
+_OTHERS = {
+    *("Flink KafkaSink", "Flink JDBC XA", "Flink FileSink", "Spark Kafka sink", "Spark JDBC append"),
+    *("Spark stream sink", "Spark noop", "ProducerPerformance", "psql \\copy", "executemany"),
+}
 _SHORT = (
     ("kafka", "Flink KafkaSink", "Kafka, not compressed"),
     ("kafka_zstd", "Flink KafkaSink", "Kafka, zstd"),
@@ -246,8 +294,9 @@ def _peer_row(line: Mapping[str, Any], figure: Mapping[str, Any]) -> Sequence[Ce
     cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
     place = "no difference" if min(rounds) <= 1 <= max(rounds) else "ahead" if faster > 1 else "behind"
     noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
-    job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {figure['of']}"
-    return [job, figure["over"], faster, place, noise, *speeds, *cpu]
+    of, over = (_NAMES.get(figure[side], figure[side]) for side in ("of", "over"))
+    job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {of}"
+    return [job, over, faster, place, noise, *speeds, *cpu]
 
 
 def _taken(found: Mapping[str, Any]) -> str:
