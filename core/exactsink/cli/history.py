@@ -48,7 +48,7 @@ def _what(record: Record) -> str:
         return ", ".join(f"{name} {sink.rows} rows" for name, sink in record.sinks.items())
     if isinstance(record, Redecide):
         rows = sum(committable.rows for committable in record.committables)
-        return f"{record.sink} {rows} rows, lost votes written again"
+        return f"{record.sink} {rows} rows, lost rows written again"
     if isinstance(record, Complete):
         return "complete in every sink"
     if isinstance(record, Clean):
