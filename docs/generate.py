@@ -18,6 +18,7 @@ from pathlib import Path
 
 import click
 from answers import ANSWERS
+from answers_told import TOLD
 from authors import class_section, contract_page, kit_page
 from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
@@ -67,19 +68,21 @@ _JSON = """\
 With `--json`, stdout has one document, and all other output goes to stderr. `error` is null, or describes the failure,
 with the command's exit code. A field may be missing if an error came first. A process that is cut off (by a second
 signal, or because a stop took too long) prints nothing. Later releases add fields, and remove none.
+
+| you want to | command |
+| --- | --- |
+| see the state of a job | [status](#status), [runs](#runs), [indoubt list](#indoubt-list) |
+| check a job before it runs | [check](#check) |
+| run a job | [run](#run) |
+| read its output, or prove it | [barrier](#barrier), [verify](#verify) |
+| repair a job | [recover](#recover), [adopt](#adopt) |
+| look at its journal | [journal verify](#journal-verify), [journal export](#journal-export) |
 """
 _PYTHON = """\
 # Python
 
 `from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
 Calls raise exactsink's [errors](errors.md). Each call's text names them.
-"""
-_OTHERS = """\
-`exactsink status --json` and `runs --json` are in [Observe a job](../how-to/observe.md#health-checks). In `status`,
-`checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
-
-`exactsink journal export` writes the journal's entries as they are stored, one on each line, the oldest first. An
-entry has its place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: the command has done its work; or `run` was stopped, and ended after its epoch",
@@ -178,12 +181,13 @@ def metrics_page() -> str:
 def json_page() -> str:
     """Return the output of commands with `--json`."""
     parts = [_JSON]
-    for model in ANSWERS:
+    for model, command in ANSWERS.items():
         rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
         parts.append(
-            f"## {model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n{markdown_table(('field', 'type'), rows)}"
+            f"## {command or model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n"
+            + markdown_table(("field", "type"), rows)
         )
-    return "\n".join([*parts, f"## Others\n\n{_OTHERS}"])
+    return "\n".join([*parts, TOLD])
 
 
 def _spelled(annotation: object) -> str:
@@ -202,7 +206,7 @@ def _spelled(annotation: object) -> str:
     if isinstance(annotation, type) and annotation.__name__.startswith("_"):
         fields = typing.cast("type[BaseModel]", annotation).model_fields
         return f"{{{', '.join(fields)}}}"
-    plain = {str: "string", int: "number", bool: "boolean", type(None): "null"}
+    plain = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
     return plain.get(typing.cast(type, annotation)) or typing.cast(type, annotation).__name__
 
 
