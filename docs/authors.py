@@ -49,6 +49,12 @@ _GROUPS = {
     standings: "`assess`\n\n`Committer.assess` reports the outcome that a commit would have, and commits nothing. "
     "`exactsink status`, `recover` and other commands call it.",
 }
+_CAPABILITIES = """\
+## Capabilities
+
+The kit skips a scenario only if it needs a capability that your backend or your `ConformanceTarget` does not have. The
+traits are those of your backend.
+"""
 _POSSESSED = {
     "atomic_visibility": "traits: `atomic_visibility` is set: an epoch appears to readers at one moment",
     "can_lose_votes": "traits: `can_lose_votes` is set; or your `ConformanceTarget` has `lose_votes`",
@@ -96,8 +102,7 @@ def kit_page() -> str:
     return "\n".join(
         [
             *parts,
-            "## Capabilities\n\nThe kit skips a scenario only if it needs a capability that your backend or your "
-            "`ConformanceTarget` does not have. The traits are those of your backend.\n",
+            _CAPABILITIES,
             markdown_table(("capability", "you have it if"), capabilities),
             "## How the kit reaches your store\n",
             class_section(ConformanceTarget),

@@ -20,6 +20,7 @@ import click
 from answers import ANSWERS
 from answers_told import TOLD
 from authors import class_section, contract_page, kit_page
+from config_told import HEAD, NOTES
 from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -38,18 +39,6 @@ __all__ = ["PAGES", "main", "stale"]
 
 FOLDER = Path(__file__).parent / "reference"
 _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
-_CONFIG = """\
-# A job's file
-
-A job's file is a TOML file. exactsink refuses an unknown key, and names the nearest known key.
-
-Strings may hold `${NAME}` or `${NAME:-default}` from the environment. No error of the config shows such a value.
-exactsink refuses a variable that is not set, or is empty, unless it has a default. `${NAME:-}` has an empty default.
-In a backend's own options, each task replaces `${executor:NAME}` by the variable of its executor. The driver does not
-send such a value.
-
-Words such as [epoch](../explanation/glossary.md), participant, decision and mark are in the glossary.
-"""
 _ROADS = """\
 # Three backends, whole
 
@@ -95,7 +84,7 @@ _CODES = {  # who ends so, beside the errors
 
 def config_page() -> str:
     """Return every key of a job's file, and of every installed backend."""
-    parts = [_CONFIG]
+    parts = [HEAD]
     parts += [_section(f"`[{title}]`", model) for title, model in sections().items()]
     parts.append(
         "## Options of the backends\n\nWrite them into the sink's own table, `[sinks.NAME]`, beside the keys above.\n"
@@ -286,9 +275,10 @@ def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
         text = reported.get(name)
         if text is None:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
-        rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))
-    doc = prose(inspect.getdoc(model) or "")
-    return f"{level} {title}\n\n{doc}\n\n" + markdown_table(("key", "type", "default", "meaning"), rows)
+        rows.append((f"`{key}`", _kind(field.annotation), *_default(field, text)))
+    table = markdown_table(("key", "type", "default", "meaning"), rows)
+    note = f"\n{NOTES[title]}" if title in NOTES else ""
+    return f"{level} {title}\n\n{prose(inspect.getdoc(model) or '')}\n\n{table}{note}"
 
 
 def _kind(annotation: object) -> str:
@@ -308,15 +298,15 @@ def _kind(annotation: object) -> str:
     return plain[typing.cast(type, annotation)]
 
 
-def _default(field: FieldInfo) -> str:
+def _default(field: FieldInfo, text: str) -> tuple[str, str]:
+    """Return a key's default, and its text. A default that only the text names is taken out of it."""
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
-        return "required"
+        return "required", text
     if value is None or value in ((), {}) or not str(value):  # an empty SecretStr is no string
-        return "-"
-    if isinstance(value, bool | tuple):
-        return f"`{json.dumps(value)}`"
-    return f"`{value}`"
+        meaning, _, named = text.partition(" Default: ")
+        return named.removesuffix(".") or "none", meaning
+    return f"`{json.dumps(value) if isinstance(value, bool | tuple) else value}`", text
 
 
 def _options(command: click.Command, usage: str) -> str:
