@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
+import cli_told
 from answers import ANSWERS
 from answers_told import TOLD
 from authors import class_section, contract_page, kit_page
@@ -102,12 +103,32 @@ def config_page() -> str:
 def cli_page() -> str:
     """Return every command with its options."""
     words = "Words such as [participant](../explanation/glossary.md), mark, token and settle are in the glossary."
-    parts = [f"# The command line\n\n{cli.help}\n\n{words}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
-    for name, command in sorted(_commands(cli)):
-        usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
-        parts.append(f"## `exactsink {name}`\n\n{prose(command.help or '')}\n")
-        parts.append(_options(command, f"{usage} [OPTIONS]"))
+    parts = [f"# The command line\n\n{words}\n"]
+    found = dict(sorted(_commands(cli)))
+    groups = {
+        title: [name for word in names for name in found if name.split()[0] == word]
+        for title, names in cli.sections.items()
+    }
+    *_, last = groups
+    groups[last] = [name for name in found if not any(name in names for names in groups.values())]
+    links = (
+        (title, ", ".join(f"[{n}](#exactsink-{n.replace(' ', '-')})" for n in names)) for title, names in groups.items()
+    )
+    parts += [markdown_table(("you want to", "commands"), links), _options(cli, "exactsink [OPTIONS] COMMAND")]
+    for title, names in groups.items():
+        parts.append(f"## {title}\n")
+        parts += [_command(name, found[name]) for name in names]
     parts.append("See also: [exit codes](exit-codes.md), and the fields of [`--json`](json.md).\n")
+    return "\n".join(parts)
+
+
+def _command(name: str, command: click.Command) -> str:
+    usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
+    parts = [f"### `exactsink {name}`\n\n{prose(command.help or '')}\n", _options(command, f"{usage} [OPTIONS]")]
+    if name in cli_told.NOTES:
+        parts.append(cli_told.NOTES[name])
+    if name in cli_told.EXAMPLES:
+        parts.append(f"Example:\n\n```text no-run: an example\n{cli_told.EXAMPLES[name]}\n```\n")
     return "\n".join(parts)
 
 
