@@ -16,12 +16,12 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import cli_texts
 import click
-import cli_told
 from answers import ANSWERS
-from answers_told import TOLD
 from authors import class_section, contract_page, kit_page
-from config_told import HEAD, NOTES
+from config_texts import HEAD, NOTES
+from json_texts import REPORTS
 from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -125,10 +125,10 @@ def cli_page() -> str:
 def _command(name: str, command: click.Command) -> str:
     usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
     parts = [f"### `exactsink {name}`\n\n{prose(command.help or '')}\n", _options(command, f"{usage} [OPTIONS]")]
-    if name in cli_told.NOTES:
-        parts.append(cli_told.NOTES[name])
-    if name in cli_told.EXAMPLES:
-        parts.append(f"Example:\n\n```text no-run: an example\n{cli_told.EXAMPLES[name]}\n```\n")
+    if name in cli_texts.NOTES:
+        parts.append(cli_texts.NOTES[name])
+    if name in cli_texts.EXAMPLES:
+        parts.append(f"Example:\n\n```text no-run: an example\n{cli_texts.EXAMPLES[name]}\n```\n")
     return "\n".join(parts)
 
 
@@ -197,7 +197,7 @@ def json_page() -> str:
             f"## {command or model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n"
             + markdown_table(("field", "type"), rows)
         )
-    return "\n".join([*parts, TOLD])
+    return "\n".join([*parts, REPORTS])
 
 
 def _spelled(annotation: object) -> str:

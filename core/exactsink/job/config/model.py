@@ -122,10 +122,9 @@ class JobSection(_Section):
     deterministic: bool = False
     """Confirm that the plan returns the same rows each time it runs on a batch. `fan_out = "recompute"` needs it."""
     longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
-    """The longest time for which you expect the job not to run. exactsink compares it with the times after which stores
-    delete waiting uploads or files, marks or evidence. If such a time is shorter, `check` and the start report an error
-    or a warning, with the fix. (Not compared: the timeout of a Kafka transaction. After it, the job writes the rows
-    again.)"""
+    """The longest time for which you expect the job not to run. `check` and the start report a store that deletes
+    waiting uploads or files, marks or evidence sooner: as an error or a warning, with the fix. (Not compared: the
+    timeout of a Kafka transaction. After it, the job writes the rows again.)"""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
     """The longest time of an epoch, from its first row to its commit. exactsink refuses a Kafka sink with a shorter
     transaction timeout, and warns if a timeout of Postgres is shorter. It does not end an epoch that takes longer."""
@@ -315,15 +314,13 @@ class SinkSection(_Section):
         default=None, examples=["epoch"]
     )
     """The name of a BIGINT column that exactsink adds to the rows, with the epoch's number, so that readers can read
-    all sinks up to one epoch. A quarantine can't have this key (it has its own column `epoch`), and neither can a Kafka
-    sink with `value_format = "columns"` (use `epoch_header`)."""
+    all sinks up to one epoch. Not for a quarantine, and not for Kafka with `value_format = "columns"`."""
     on_bad_row: Literal["stop", "quarantine"] = "stop"
     """How to treat a row that the target can't hold. `stop`: the job stops and names the row; for most rows before the
     decision, and after it for rules that only a commit can check. `quarantine`: this row goes into the sink that
     `quarantine` names, in the same epoch, and all others go into this sink."""
     quarantine: str | None = None
-    """The sink of this job that gets the bad rows, in the columns `id`, `sink`, `epoch`, `reason` and `row` (JSON).
-    That sink has no `where`, `columns`, `distribution`, `epoch_column` or `quarantine`."""
+    """The sink of this job that gets the bad rows, in the columns `id`, `sink`, `epoch`, `reason` and `row` (JSON)."""
     quarantine_at_most: Annotated[int, Field(ge=1)] = 1000
     """How many rows of an epoch may go to the quarantine. One more stops the job, as with `stop`."""
 

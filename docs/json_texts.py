@@ -1,10 +1,10 @@
-"""The `--json` output of commands that only report: told here, because the code makes it of many parts."""
+"""The `--json` output of commands that only report. It is written here, because the code makes it of many parts."""
 
 from __future__ import annotations
 
-__all__ = ["TOLD"]
+__all__ = ["REPORTS"]
 
-TOLD = """\
+REPORTS = """\
 ## status
 
 `exactsink status --json` prints one object:

@@ -55,6 +55,12 @@ and the driver does not send the value.
 
 NOTES = {
     "`[sinks.NAME]`": """\
+**Epochs in rows.** A quarantine can't have `epoch_column`, because it has its own column `epoch`. A Kafka sink with
+`value_format = "columns"` can't have it either: use `epoch_header`. How to read all sinks up to one epoch:
+[verify and read consistently](../how-to/verify-and-read-consistently.md).
+
+**Quarantines.** A sink that is a quarantine can't have `where`, `columns`, `distribution`, `epoch_column` or `quarantine`.
+
 **Bad rows.** Most bad rows are found while tasks write, before the decision: then no exact sink shows the epoch. \
 The strategy
 `staged` (`postgres`, `idempotent_upsert`) checks some constraints of the table only when it applies the decided \
