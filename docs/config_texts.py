@@ -59,7 +59,8 @@ NOTES = {
 `value_format = "columns"` can't have it either: use `epoch_header`. How to read all sinks up to one epoch:
 [verify and read consistently](../how-to/verify-and-read-consistently.md).
 
-**Quarantines.** A sink that is a quarantine can't have `where`, `columns`, `distribution`, `epoch_column` or `quarantine`.
+**Quarantines.** A sink that is a quarantine can't have `where`, `columns`, `distribution`, `epoch_column` or
+`quarantine`.
 
 **Bad rows.** Most bad rows are found while tasks write, before the decision: then no exact sink shows the epoch. \
 The strategy
