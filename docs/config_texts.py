@@ -86,7 +86,7 @@ is greater |
 NULL is the lowest value. "Last" means: in the highest-numbered partition of Spark, and there the last in order. If \
 `delete_when`
 is true for the row that wins, this row deletes the row in the table. More: [upsert into
-databases](../how-to/upsert-into-databases.md#which-row-of-a-key-wins-version-order_by).
+databases](../how-to/upsert-into-databases.md).
 """,
 }
 """Text after the table of a section, by the section's title."""
