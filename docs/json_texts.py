@@ -32,12 +32,12 @@ that the config no longer has in this form |
 
 A participant is [in doubt](../explanation/glossary.md) if it is not settled, whether it is decided, undecided or \
 foreign.
-The states below tell these kinds apart. `state` is the first of them that applies:
+The states below name the kinds. `state` is the first of them that applies:
 
 | `state` | exit code | it applies if |
 | --- | --- | --- |
 | `another history` | 5 | journal, checkpoint and targets do not belong together |
-| `not asked` | 3 | no driver is at work, and stores did not answer: exactsink can't tell whether *decided* \
+| `not asked` | 3 | no driver is at work, and stores did not answer: exactsink can't know whether *decided* \
 participants are committed there |
 | `in doubt` | 3 | *decided* participants are in doubt, and no driver is at work, or only a person can settle them \
 (some are `unknown`) |
