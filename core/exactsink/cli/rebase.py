@@ -22,7 +22,7 @@ __all__ = ["rebase"]
 @job_file
 @run_name
 @sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Accept this mark: EPOCH, birth or none.")
-@click.option("--batch", metavar="NUMBER", type=int, help="Number of the batch that Spark runs next.")
+@click.option("--batch", metavar="NUMBER", type=int, help="Batch that Spark runs next; required for a stream.")
 @reason
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over
