@@ -139,4 +139,3 @@ class Settler(Operator):
 
 def _is_on(word: Word, committable: Committable, outcome: Lost | Unknown) -> bool:
     return word.is_on(committable.ref, lost=isinstance(outcome, Lost))
-
