@@ -44,7 +44,7 @@ def votes_lost(lost: Mapping[str, int], give_up: str, why: str = "") -> InDoubtE
     """Return the error for votes that the store proves lost, by sink. `give_up` is the command that drops them."""
     return InDoubtError(
         f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
-        why=why or "the store proves that they never became visible",
+        why=why or "the store proves that no commit can complete them any more",
         next=f"start the job, which writes them again: `exactsink run JOB.toml`; or, if its source can't: {give_up}",
     )
 
