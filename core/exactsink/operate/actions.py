@@ -326,7 +326,7 @@ class Operator:
             if start.lost and not sets_aside:
                 raise votes_lost(start.lost, give_up(journal.log.decision, start.outcomes))
             yield start
-            if self._history.run is None:  # a run's sinks never change
+            if self._history.run is None or journal.log.decision is None:  # a decided run's sinks never change
                 coordinator.leave()
 
     def _complete_run(self, epoch: int) -> None:
