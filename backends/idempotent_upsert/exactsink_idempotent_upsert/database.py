@@ -58,7 +58,7 @@ Owner = tuple[str, str, str]
 
 STAGED = "the epoch is decided and its rows are staged, so nothing is lost"
 WRITTEN = "the epoch is decided and its rows are in the table, so nothing is lost"
-UNDECIDED = "the epoch is not decided yet, and is written again"
+UNDECIDED = "the epoch is not decided yet; the next start writes all of its rows"
 UNBEGUN = "the epoch has not begun"
 
 

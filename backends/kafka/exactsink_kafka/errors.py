@@ -56,7 +56,7 @@ _FOLLOWING = frozenset({-152, -151, -150, -172})
 _TOO_LARGE = frozenset({10, 18})  # MSG_SIZE_TOO_LARGE, RECORD_LIST_TOO_LARGE
 _CAUSE_SECONDS = 1.0
 
-UNDECIDED = "the epoch is undecided: none of its rows is visible, and they are written again"
+UNDECIDED = "the epoch is not decided: none of its rows is visible, and the next start writes them all"
 ENDED = "the transaction is no longer this attempt's"
 ENDED_NEXT = (
     "nothing, if another attempt of the task or a new driver ended it; if transactions time out (see the brokers' "

@@ -15,7 +15,7 @@ __all__ = ["AGAIN", "FIX_VALUES", "UNDECIDED", "advice", "origin", "ours", "show
 
 AGAIN = "start the job again"
 FIX_VALUES = "cast or filter such values before this sink"
-UNDECIDED = "the epoch is not decided yet, and is written again"
+UNDECIDED = "the epoch is not decided yet; the next start writes all of its rows"
 """The fate of the rows if a task fails."""
 
 _TRY_AGAIN = ("08", "40", "53", "57", "58", "25006", "25P03", "25P04", "55P03", "55006", "55000")
