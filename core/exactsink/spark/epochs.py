@@ -65,7 +65,7 @@ class Epochs:
     ) -> None:
         self.failure: BaseException | None = None
         """The first error from within a batch of the query's newest run. Spark itself keeps only its text.
-        Or the Fenced that ends a query between two batches, of which Spark knows nothing."""
+        Or the Fenced that ends a query between two batches: Spark knows nothing about it."""
         self.done = 0
         """How many epochs this query has finished."""
         self._streaming: StreamingQuery | None = None
