@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
@@ -28,8 +28,11 @@ class Problem(_Answer):
 
 
 class Settled(_Answer):
-    """The result in one sink, in participants of the last decision. `stood`: were committed before. `left` says what to
-    do next, or is empty."""
+    """The result of `recover` in one sink: numbers of participants of the last decision.
+
+    `committed` were committed by this command, `stood` before it. `lost` are proven lost. `swept` counts undecided
+    participants that the command aborted. `left` names the next step, or is empty.
+    """
 
     sink: str
     committed: int
@@ -51,7 +54,7 @@ class Recovered(_Answer):
 
 
 class Adopted(_Answer):
-    """`exactsink adopt --json`. `batch` of the checkpoint will be `epoch`."""
+    """`exactsink adopt --json`. Batch `batch` of the new checkpoint will be epoch `epoch` of the job."""
 
     job: str | None
     batch: int | None = None
@@ -114,4 +117,13 @@ class Verified(_Answer):
     error: Problem | None
 
 
-ANSWERS: Sequence[type[BaseModel]] = (Ran, Recovered, Adopted, Checked, Verified, Settled, Problem)
+ANSWERS: Mapping[type[BaseModel], str] = {
+    Ran: "run",
+    Recovered: "recover",
+    Settled: "",
+    Adopted: "adopt",
+    Checked: "check",
+    Verified: "journal verify",
+    Problem: "",
+}
+"""The command of each; empty for a part of others."""

@@ -16,9 +16,12 @@ import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import cli_texts
 import click
 from answers import ANSWERS
 from authors import class_section, contract_page, kit_page
+from config_texts import HEAD, NOTES
+from json_texts import REPORTS
 from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -37,18 +40,6 @@ __all__ = ["PAGES", "main", "stale"]
 
 FOLDER = Path(__file__).parent / "reference"
 _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
-_CONFIG = """\
-# A job's file
-
-A job's file is a TOML file. exactsink refuses an unknown key, and names the nearest known key.
-
-Strings may hold `${NAME}` or `${NAME:-default}` from the environment. No error of the config shows such a value.
-exactsink refuses a variable that is not set, or is empty, unless it has a default. `${NAME:-}` has an empty default.
-In a backend's own options, each task replaces `${executor:NAME}` by the variable of its executor. The driver does not
-send such a value.
-
-Words such as [epoch](../explanation/glossary.md), participant, decision and mark are in the glossary.
-"""
 _ROADS = """\
 # Three backends, whole
 
@@ -67,19 +58,21 @@ _JSON = """\
 With `--json`, stdout has one document, and all other output goes to stderr. `error` is null, or describes the failure,
 with the command's exit code. A field may be missing if an error came first. A process that is cut off (by a second
 signal, or because a stop took too long) prints nothing. Later releases add fields, and remove none.
+
+| you want to | command |
+| --- | --- |
+| see the state of a job | [status](#status), [runs](#runs), [indoubt list](#indoubt-list) |
+| check a job before it runs | [check](#check) |
+| run a job | [run](#run) |
+| read its output, or prove it | [barrier](#barrier), [verify](#verify) |
+| repair a job | [recover](#recover), [adopt](#adopt) |
+| look at its journal | [journal verify](#journal-verify), [journal export](#journal-export) |
 """
 _PYTHON = """\
 # Python
 
 `from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
 Calls raise exactsink's [errors](errors.md). Each call's text names them.
-"""
-_OTHERS = """\
-`exactsink status --json` and `runs --json` are in [Observe a job](../how-to/observe.md#health-checks). In `status`,
-`checkpoint`, `journal` and `staging` are the resolved [paths](paths.md).
-
-`exactsink journal export` writes the journal's entries as they are stored, one on each line, the oldest first. An
-entry has its place in the chain, its marks, and every vote.
 """
 _CODES = {  # who ends so, beside the errors
     0: "ok: the command has done its work; or `run` was stopped, and ended after its epoch",
@@ -92,7 +85,7 @@ _CODES = {  # who ends so, beside the errors
 
 def config_page() -> str:
     """Return every key of a job's file, and of every installed backend."""
-    parts = [_CONFIG]
+    parts = [HEAD]
     parts += [_section(f"`[{title}]`", model) for title, model in sections().items()]
     parts.append(
         "## Options of the backends\n\nWrite them into the sink's own table, `[sinks.NAME]`, beside the keys above.\n"
@@ -110,12 +103,32 @@ def config_page() -> str:
 def cli_page() -> str:
     """Return every command with its options."""
     words = "Words such as [participant](../explanation/glossary.md), mark, token and settle are in the glossary."
-    parts = [f"# The command line\n\n{cli.help}\n\n{words}\n", _options(cli, "exactsink [OPTIONS] COMMAND")]
-    for name, command in sorted(_commands(cli)):
-        usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
-        parts.append(f"## `exactsink {name}`\n\n{prose(command.help or '')}\n")
-        parts.append(_options(command, f"{usage} [OPTIONS]"))
+    parts = [f"# The command line\n\n{words}\n"]
+    found = dict(sorted(_commands(cli)))
+    groups = {
+        title: [name for word in names for name in found if name.split()[0] == word]
+        for title, names in cli.sections.items()
+    }
+    *_, last = groups
+    groups[last] = [name for name in found if not any(name in names for names in groups.values())]
+    links = (
+        (title, ", ".join(f"[{n}](#exactsink-{n.replace(' ', '-')})" for n in names)) for title, names in groups.items()
+    )
+    parts += [markdown_table(("you want to", "commands"), links), _options(cli, "exactsink [OPTIONS] COMMAND")]
+    for title, names in groups.items():
+        parts.append(f"## {title}\n")
+        parts += [_command(name, found[name]) for name in names]
     parts.append("See also: [exit codes](exit-codes.md), and the fields of [`--json`](json.md).\n")
+    return "\n".join(parts)
+
+
+def _command(name: str, command: click.Command) -> str:
+    usage = " ".join(["exactsink", name, *(p.make_metavar(click.Context(command)) for p in _arguments(command))])
+    parts = [f"### `exactsink {name}`\n\n{prose(command.help or '')}\n", _options(command, f"{usage} [OPTIONS]")]
+    if name in cli_texts.NOTES:
+        parts.append(cli_texts.NOTES[name])
+    if name in cli_texts.EXAMPLES:
+        parts.append(f"Example:\n\n```text no-run: an example\n{cli_texts.EXAMPLES[name]}\n```\n")
     return "\n".join(parts)
 
 
@@ -178,12 +191,13 @@ def metrics_page() -> str:
 def json_page() -> str:
     """Return the output of commands with `--json`."""
     parts = [_JSON]
-    for model in ANSWERS:
+    for model, command in ANSWERS.items():
         rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
         parts.append(
-            f"## {model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n{markdown_table(('field', 'type'), rows)}"
+            f"## {command or model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n"
+            + markdown_table(("field", "type"), rows)
         )
-    return "\n".join([*parts, f"## Others\n\n{_OTHERS}"])
+    return "\n".join([*parts, REPORTS])
 
 
 def _spelled(annotation: object) -> str:
@@ -202,7 +216,7 @@ def _spelled(annotation: object) -> str:
     if isinstance(annotation, type) and annotation.__name__.startswith("_"):
         fields = typing.cast("type[BaseModel]", annotation).model_fields
         return f"{{{', '.join(fields)}}}"
-    plain = {str: "string", int: "number", bool: "boolean", type(None): "null"}
+    plain = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
     return plain.get(typing.cast(type, annotation)) or typing.cast(type, annotation).__name__
 
 
@@ -282,9 +296,10 @@ def _section(title: str, model: type[BaseModel], level: str = "##") -> str:
         text = reported.get(name)
         if text is None:
             raise LookupError(f"{model.__name__}.{key} has no docstring")
-        rows.append((f"`{key}`", _kind(field.annotation), _default(field), text))
-    doc = prose(inspect.getdoc(model) or "")
-    return f"{level} {title}\n\n{doc}\n\n" + markdown_table(("key", "type", "default", "meaning"), rows)
+        rows.append((f"`{key}`", _kind(field.annotation), *_default(field, text)))
+    table = markdown_table(("key", "type", "default", "meaning"), rows)
+    note = f"\n{NOTES[title]}" if title in NOTES else ""
+    return f"{level} {title}\n\n{prose(inspect.getdoc(model) or '')}\n\n{table}{note}"
 
 
 def _kind(annotation: object) -> str:
@@ -304,15 +319,15 @@ def _kind(annotation: object) -> str:
     return plain[typing.cast(type, annotation)]
 
 
-def _default(field: FieldInfo) -> str:
+def _default(field: FieldInfo, text: str) -> tuple[str, str]:
+    """Return a key's default, and its text. A default that only the text names is taken out of it."""
     value = field.get_default(call_default_factory=True)
     if value is PydanticUndefined:
-        return "required"
+        return "required", text
     if value is None or value in ((), {}) or not str(value):  # an empty SecretStr is no string
-        return "-"
-    if isinstance(value, bool | tuple):
-        return f"`{json.dumps(value)}`"
-    return f"`{value}`"
+        meaning, _, named = text.partition(" Default: ")
+        return named.removesuffix(".") or "none", meaning
+    return f"`{json.dumps(value) if isinstance(value, bool | tuple) else value}`", text
 
 
 def _options(command: click.Command, usage: str) -> str:

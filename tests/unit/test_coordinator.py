@@ -337,7 +337,7 @@ def test_a_replay_begins_where_the_decided_batch_began_also_where_one_has_nothin
         check_replay(Decision(4, "end-4", {}, (1,), previous=decided), "end-4", begins)
 
 
-# lost votes
+# lost participants
 
 
 UNEQUAL: Mapping[str, tuple[list[tuple[str, int, int]], dict[str, Any]]] = {
@@ -409,7 +409,7 @@ def test_a_driver_that_has_found_lost_votes_and_not_repaired_them_does_not_leave
     assert (bench.journal().read().decision_is_open, bench.said[-1].complete_epoch) == (False, 0)
 
 
-@pytest.mark.parametrize(("marks", "says"), [(True, "lake: its target holds the birth"), (False, "has lost votes")])
+@pytest.mark.parametrize(("marks", "says"), [(True, "lake: its target holds the birth"), (False, "has lost rows")])
 def test_lost_votes_of_a_batch_that_is_done_stop_the_start(marks: bool, says: str) -> None:
     """A target went back: no batch may come that would see it, and the job must not end as if all were well."""
     bench = Bench()

@@ -209,7 +209,7 @@ def test_printed_commands_judge_each_of_several_participants_alone(
         assert command(*[word if one == "committed" else one for one in words[1:]], "--yes").code == 0
         kept = actions_of(job, Resolve)[-1]
         assert (kept.outcome, kept.participants) == (word, (vote.ref,))
-    assert "1 votes of lake are lost" in command("recover", job.file).err
+    assert "1 decided participants of lake are lost" in command("recover", job.file).err
 
 
 def test_a_batch_runs_participants_are_listed_by_its_name(job: Job, command: Command, votes: list[Committable]) -> None:

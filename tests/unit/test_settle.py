@@ -159,5 +159,5 @@ def test_lost_votes_are_not_passed_over_by_another_checkpoint(
     lose(shop) if name == "adopt" else None
     ended = command(name, shop.file, *(words if name == "rebase" else ()))
     log = Opened.of(shop.file).operator().read()
-    assert (ended.code, "votes of lake are lost" in ended.err, words_kept(shop)) == (3, True, [])
+    assert (ended.code, "participants of lake are lost" in ended.err, words_kept(shop)) == (3, True, [])
     assert (log.query_id, log.decision and log.decision.rows) == ("query-1", {"lake": 3, "table": 3})

@@ -289,8 +289,8 @@ def test_a_job_that_never_ran_says_so_and_nothing_is_made(job: Job, command: Com
 
 def test_the_page_names_every_field(in_doubt: Shop, status: Callable[..., Ended]) -> None:
     body = status(in_doubt).body
-    page = (Path(__file__).parents[2] / "docs/how-to/observe.md").read_text()
-    named = set(re.findall(r"`(\w+)`", page[page.index("prints one object:") :]))
+    page = (Path(__file__).parents[2] / "docs/reference/json.md").read_text()
+    named = set(re.findall(r"`(\w+)`", page[page.index("## status") : page.index("## runs")]))
     sinks = body["sinks"].values()
     listed = [item for sink in sinks for part in ("decided", "held") for item in sink[part]]
     assert {key for part in (body, *sinks, *listed) for key in part} <= named

@@ -16,8 +16,8 @@ from exactsink_files.snapshots import Feed, Snapshot, snapshot
 __all__ = ["commands"]
 
 _job = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False))
-_sink = click.option("--sink", help="Name of the files sink, if the job has several.")
-_run = click.option("--run", help="Name of a batch run; without it, the job's stream.")
+_sink = click.option("--sink", metavar="NAME", help="Name of the files sink, if the job has several.")
+_run = click.option("--run", metavar="NAME", help="Name of a batch run; without it, the job's stream.")
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 _partial = click.option("--partial", is_flag=True, help="Leave out epochs that have no manifest.")
 

@@ -29,14 +29,8 @@ def Upsert(
     **of_every_sink: Unpack[SinkKeys],
 ) -> dict[str, Any]:
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that upserts into one table. `keys` are
-    the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
-    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the
-    lowest value, and among equal values the last row wins. With `insert_if_absent`, the first row wins, or with
-    `order_by` the row with the smallest value (among equal values, the first). `order_by` compares only rows of
-    one epoch, and has no effect between epochs. `version` also compares with the row in the table. If
-    `delete_when` is true for the row that wins, this row deletes the row in the table. The condition may use
-    every column of the job's frame. `exclude` names columns that are not stored, for example a column for
-    `delete_when`.
+    the columns that identify a row. By default, the last row with the same keys wins. `order_by`, `version` and
+    `mode` change that.
 
     url: A SQLAlchemy URL: `sqlite:///path/to/file.db`, `postgresql://user@host/shop` (libpq's defaults and
         environment complete it), `mysql+pymysql://user:password@host/database`, or the URL of another installed
@@ -44,9 +38,7 @@ def Upsert(
     table: The table, as SQL writes it: `orders`, `sales.orders`, `"Odd Name"`.
     keys: The columns that identify a row.
     mode: The effect of a row if its keys exist in the table.  `upsert` sets the row's columns. `insert_if_absent`
-        changes nothing. (Of an epoch's rows with new, equal keys, it inserts the one with the smallest
-        `order_by`, or without `order_by` the first.) `replace` replaces the whole row; columns that the rows lack
-        get their default.
+        changes nothing. `replace` replaces the whole row; columns that the rows lack get their default.
     update_columns: The columns that an upsert changes in an existing row; it sets the other columns only in a new
         row. Default: all columns except the keys.
     set: SQL of the database for columns of an existing row, for example `{ total = "daily.total + excluded.total"
@@ -58,10 +50,10 @@ def Upsert(
     on_schema_change: If rows have columns that the table lacks, `fail` refuses them, and `add_columns` adds the
         columns.
     order_by: A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins
-        (with `insert_if_absent`, the smallest).
-    delete_when: A SQL condition. If it is true for the row that wins, the table's row with the same keys is
-        deleted.
-    exclude: Columns of the rows that are not stored.
+        (with `insert_if_absent`, the smallest). It has no effect between epochs.
+    delete_when: A SQL condition on the columns of the job's frame. If it is true for the row that wins, the
+        table's row with the same keys is deleted.
+    exclude: Columns of the rows that are not stored, for example a column for `delete_when`.
     strategy: When exactsink upserts rows: `staged` after the decision, `direct` before it, while tasks run.
     staging_schema: For PostgreSQL: the schema of the staging tables. Default: `exactsink_staging`.
     busy_timeout_seconds: How long to wait for another program's lock on the database file, or on rows.

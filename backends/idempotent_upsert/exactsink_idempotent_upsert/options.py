@@ -133,14 +133,8 @@ def _any_database(given: URL, context: Any) -> str:
 class UpsertOptions(BackendOptions):
     """Options of a sink that upserts into one table.
 
-    `keys` are the columns that identify a row. If an epoch has several rows with the same keys, the last row wins (by
-    partition, then by row). With `order_by`, the row with the greatest value in that column wins. NULL is the lowest
-    value, and among equal values the last row wins. With `insert_if_absent`, the first row wins, or with `order_by`
-    the row with the smallest value (among equal values, the first). `order_by` compares only rows of one epoch, and has
-    no effect between epochs. `version` also compares with the row in the table.
-
-    If `delete_when` is true for the row that wins, this row deletes the row in the table. The condition may use every
-    column of the job's frame. `exclude` names columns that are not stored, for example a column for `delete_when`.
+    `keys` are the columns that identify a row. By default, the last row with the same keys wins. `order_by`, `version`
+    and `mode` change that.
     """
 
     url: SecretStr
@@ -153,9 +147,8 @@ class UpsertOptions(BackendOptions):
     mode: Literal["upsert", "insert_if_absent", "replace"] = "upsert"
     """The effect of a row if its keys exist in the table.
 
-    `upsert` sets the row's columns. `insert_if_absent` changes nothing. (Of an epoch's rows with new, equal keys, it
-    inserts the one with the smallest `order_by`, or without `order_by` the first.) `replace` replaces the whole row;
-    columns that the rows lack get their default.
+    `upsert` sets the row's columns. `insert_if_absent` changes nothing. `replace` replaces the whole row; columns that
+    the rows lack get their default.
     """
     update_columns: tuple[str, ...] | None = None
     """The columns that an upsert changes in an existing row; it sets the other columns only in a new row. Default: all
@@ -171,12 +164,13 @@ class UpsertOptions(BackendOptions):
     on_schema_change: Literal["fail", "add_columns"] = "fail"
     """If rows have columns that the table lacks, `fail` refuses them, and `add_columns` adds the columns."""
     order_by: str | None = None
-    """A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins
-    (with `insert_if_absent`, the smallest)."""
+    """A column of the rows. Of rows with the same keys in one epoch, the row with its greatest value wins (with
+    `insert_if_absent`, the smallest). It has no effect between epochs."""
     delete_when: str | None = Field(default=None, min_length=1)
-    """A SQL condition. If it is true for the row that wins, the table's row with the same keys is deleted."""
+    """A SQL condition on the columns of the job's frame. If it is true for the row that wins, the table's row with the
+    same keys is deleted."""
     exclude: tuple[str, ...] = ()
-    """Columns of the rows that are not stored."""
+    """Columns of the rows that are not stored, for example a column for `delete_when`."""
     strategy: Literal["staged", "direct"] = "staged"
     """When exactsink upserts rows: `staged` after the decision, `direct` before it, while tasks run."""
     staging_schema: str | None = Field(default=None, min_length=1)

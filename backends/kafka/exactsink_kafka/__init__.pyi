@@ -56,13 +56,12 @@ def Kafka(
         `plain` knows.
     transaction_timeout_seconds: How long the broker keeps an open transaction. Then the broker aborts it, and the
         job writes its rows again.
-    ids_per_participant: Transactional ids for each partition: 3 sets of this number, used in turn (see How a
-        Kafka sink works).
+    ids_per_participant: Transactional ids for each partition: 3 sets of this number, used in turn.
     producer: librdkafka's settings for producers, for example `{"compression.type" = "zstd", "batch.size" =
         500000}`.
     mark_topic: The topic of the sink's mark. exactsink commits the mark as an offset of the group
-        `exactsink.JOB.SINK` for partition 0 of this topic. Default: `topic`. If rows name their topics, only this
-        option gives the sink a mark.
+        `exactsink.JOB.SINK` for partition 0 of this topic. If rows name their topics, only this option gives the
+        sink a mark. Default: `topic`.
     marks_may_expire: Accept brokers that may forget the mark: their `offsets.retention.minutes` is less than
         `longest_pause`.
     report_offsets_to: A consumer group (on the same cluster) for tools that show lag. exactsink commits the
@@ -71,8 +70,8 @@ def Kafka(
     sasl_mechanism: The mechanism of the login.
     sasl_username: The user name of the login.
     sasl_password: The password of the login, better as `${KAFKA_PASSWORD}`.
-    ssl_ca_location: A PEM file of certificates to trust, on the driver and on every executor. Default: the
-        system's certificates. A relative path begins at the job file's folder, also in the options below.
+    ssl_ca_location: A PEM file of certificates to trust, on the driver and on every executor. A relative path
+        begins at the job file's folder, also in the options below. Default: the system's certificates.
     ssl_certificate_location: A PEM file with the client's certificate, if brokers require one.
     ssl_key_location: A PEM file with the key of that certificate.
     ssl_key_password: The password of that key.

@@ -117,12 +117,12 @@ class KafkaOptions(BackendOptions):
     transaction_timeout_seconds: float = Field(default=900, ge=1, le=2_147_483)
     """How long the broker keeps an open transaction. Then the broker aborts it, and the job writes its rows again."""
     ids_per_participant: int = Field(default=4, ge=2, le=64)
-    """Transactional ids for each partition: 3 sets of this number, used in turn (see How a Kafka sink works)."""
+    """Transactional ids for each partition: 3 sets of this number, used in turn."""
     producer: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     """librdkafka's settings for producers, for example `{"compression.type" = "zstd", "batch.size" = 500000}`."""
     mark_topic: str | None = None
     """The topic of the sink's mark. exactsink commits the mark as an offset of the group `exactsink.JOB.SINK` for
-    partition 0 of this topic. Default: `topic`. If rows name their topics, only this option gives the sink a mark."""
+    partition 0 of this topic. If rows name their topics, only this option gives the sink a mark. Default: `topic`."""
     marks_may_expire: bool = False
     """Accept brokers that may forget the mark: their `offsets.retention.minutes` is less than `longest_pause`."""
     report_offsets_to: str | None = Field(default=None, min_length=1)
@@ -137,8 +137,8 @@ class KafkaOptions(BackendOptions):
     sasl_password: SecretStr | None = None
     """The password of the login, better as `${KAFKA_PASSWORD}`."""
     ssl_ca_location: str | None = None
-    """A PEM file of certificates to trust, on the driver and on every executor. Default: the system's certificates. A
-    relative path begins at the job file's folder, also in the options below."""
+    """A PEM file of certificates to trust, on the driver and on every executor. A relative path begins at the job
+    file's folder, also in the options below. Default: the system's certificates."""
     ssl_certificate_location: str | None = None
     """A PEM file with the client's certificate, if brokers require one."""
     ssl_key_location: str | None = None

@@ -3,7 +3,7 @@
 A broker keeps every transactional id for about a week, so ids are used again. Each partition of an epoch has a few ids,
 and a task takes one of them by Spark's taskAttemptId. So two participants of an epoch never share an id, whatever else
 runs in the session. Two attempts of one partition may share one. Then the later attempt aborts the rows of the earlier
-attempt, which are written again if they were decided. Each epoch, and each rewrite of lost votes, takes the next of a
+attempt, which are written again if they were decided. Each epoch, and each rewrite of lost rows, takes the next of a
 few rounds of ids.
 """
 
@@ -116,7 +116,7 @@ class Vote:
 
 
 ROUNDS = 3
-"""The number of rounds of ids: an epoch, the rewrite of its lost votes, and the next epoch never share an id."""
+"""The number of rounds of ids: an epoch, the rewrite of its lost rows, and the next epoch never share an id."""
 
 _ID = re.compile(
     rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})\.g(?P<generation>\d{{1,19}})-(?P<token>[0-9a-f]+)"

@@ -22,8 +22,9 @@ def Postgres(
 ) -> dict[str, Any]:
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that inserts into one table. TLS,
     passfiles, service names and libpq's environment work as in psycopg. If `conninfo` leaves out the host, port,
-    database or user, the tasks get that value from the driver's environment. But if `conninfo` has
-    `${executor:NAME}`, they do not: then write out all four. Tasks get a password only if it is in `conninfo`.
+    database or user, exactsink completes it for the tasks from the driver's environment. But if `conninfo`
+    contains `${executor:NAME}`, it must itself name host, port, database and user. Tasks get a password only if
+    it is in `conninfo`.
 
     conninfo: libpq's connection string or URI: `host=db dbname=shop`, `postgresql://db/shop`, `service=shop`.
     table: The table, as SQL writes it: `orders`, `sales.orders`, `sales."Odd Name"`.

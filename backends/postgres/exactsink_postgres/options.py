@@ -51,8 +51,9 @@ class PostgresOptions(BackendOptions):
     """Options of a sink that inserts into one table.
 
     TLS, passfiles, service names and libpq's environment work as in psycopg. If `conninfo` leaves out the host, port,
-    database or user, the tasks get that value from the driver's environment. But if `conninfo` has `${executor:NAME}`,
-    they do not: then write out all four. Tasks get a password only if it is in `conninfo`.
+    database or user, exactsink completes it for the tasks from the driver's environment. But if `conninfo` contains
+    `${executor:NAME}`, it must itself name host, port, database and user. Tasks get a password only if it is in
+    `conninfo`.
     """
 
     conninfo: SecretStr = Field(default=SecretStr(""), validate_default=True)

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from exactsink.cli.options import as_json, command, job_file, run_name
+from exactsink.cli.options import as_json, command, job_file, number, run_name
 from exactsink.contract import Retryable
 from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
@@ -19,8 +19,8 @@ __all__ = ["barrier"]
 @command()
 @job_file
 @run_name
-@click.option("--epoch", type=click.IntRange(min=0), help="Wait for this epoch; by default for the last decided one.")
-@click.option("--timeout", type=click.FloatRange(min=0), default=600.0, show_default=True, help="Seconds to wait.")
+@click.option("--epoch", metavar="N", type=click.IntRange(min=0), help="Epoch to wait for. By default, the last one.")
+@number("--timeout", metavar="SECONDS", type=click.FloatRange(min=0), default=600.0, help="How long to wait.")
 @as_json
 def barrier(job: str, run: str | None, epoch: int | None, timeout: float, as_json: bool) -> None:
     """Wait until an epoch is complete in every sink, then print the number of the last complete epoch.

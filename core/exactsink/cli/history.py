@@ -9,7 +9,7 @@ from contextlib import closing
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import command, job_file, run_name
+from exactsink.cli.options import command, job_file, number, run_name
 from exactsink.cli.table import print_table
 from exactsink.operate.explain import when
 from exactsink.protocol.journal.entries import Entry
@@ -22,7 +22,7 @@ __all__ = ["history"]
 @command()
 @job_file
 @run_name
-@click.option("--last", default=50, show_default=True, type=click.IntRange(min=1), help="How many records to print.")
+@number("--last", default=50, type=click.IntRange(min=1), help="How many records to print.")
 def history(job: str, run: str | None, last: int) -> None:
     """List a job's journal: claims, decisions and all other records. `exactsink journal export` writes them as JSON."""
     opened = Opened.of(job, run)
@@ -48,7 +48,7 @@ def _what(record: Record) -> str:
         return ", ".join(f"{name} {sink.rows} rows" for name, sink in record.sinks.items())
     if isinstance(record, Redecide):
         rows = sum(committable.rows for committable in record.committables)
-        return f"{record.sink} {rows} rows, lost votes written again"
+        return f"{record.sink} {rows} rows, lost rows written again"
     if isinstance(record, Complete):
         return "complete in every sink"
     if isinstance(record, Clean):

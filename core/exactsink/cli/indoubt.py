@@ -62,7 +62,7 @@ def list_(job: str, run: str | None, as_json: bool) -> None:
 @click.argument("reference", metavar="REF")
 @run_name
 def explain(job: str, reference: str, run: str | None) -> None:
-    """Explain one participant: its owner, why it is in doubt, whom it blocks, and the next safe command.
+    """Explain one participant: which driver began it, why it is in doubt, whom it blocks, and the next safe command.
 
     REF is the participant's short reference or its name, or the beginning of one of them: `exactsink indoubt list`
     prints both.
@@ -77,13 +77,11 @@ def explain(job: str, reference: str, run: str | None) -> None:
 
 @indoubt.command()
 @job_file
-@click.option("--epoch", required=True, type=int, help="Number of the last decided epoch; any other is refused.")
-@sink_option("sink", required=True, help="The sink that is in doubt.")
-@click.option(
-    "--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome to record."
-)
-@click.option("--ref", "references", multiple=True, help="Only this participant; repeatable.")
-@click.option("--reason", required=True, help="Why you do it; the journal keeps the text.")
+@click.option("--epoch", metavar="EPOCH", required=True, type=int, help="The last decided epoch; any other is refused.")
+@sink_option("sink", required=True, help="The sink with participants in doubt.")
+@click.option("--as", "outcome", required=True, type=click.Choice(["committed", "lost", GIVEN_UP]), help="The outcome.")
+@click.option("--ref", "references", metavar="REF", multiple=True, help="Only this participant; repeatable.")
+@click.option("--reason", metavar="TEXT", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over

@@ -21,7 +21,7 @@ def _job_name(context: click.Context, parameter: click.Parameter, value: str) ->
 
 @click.command()
 @click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--name", default="orders", show_default=True, callback=_job_name, help="The job's name.")
+@click.option("--name", metavar="NAME", default="orders", show_default=True, callback=_job_name, help="The job's name.")
 @click.option("--from", "source", type=click.Choice([*SOURCES, *ROADS]), help="The source; for a plugin, its road.")
 @click.option("--to", type=click.Choice(TARGETS), multiple=True, help="A sink; repeatable. [default: files, upsert]")
 @click.option("--plugin", metavar="NAME", help="Write an installable package with a backend of this name, and no job.")

@@ -26,7 +26,7 @@ from exactsink.cli.history import history
 from exactsink.cli.indoubt import indoubt
 from exactsink.cli.init import init
 from exactsink.cli.journal import journal
-from exactsink.cli.options import as_json, job_file, within
+from exactsink.cli.options import as_json, job_file, number, within
 from exactsink.cli.plugins import PluginCommands
 from exactsink.cli.rebase import rebase
 from exactsink.cli.recover import recover
@@ -54,9 +54,7 @@ _LOG = logging.getLogger("exactsink")
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
 @click.option("-v", "--verbose", count=True, help="Log every event (-v), and every step of the protocol (-vv).")
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Log format on stderr."
-)
+@number("--log-format", metavar=None, type=click.Choice(["text", "json"]), default="text", help="Log format on stderr.")
 def cli(verbose: int, log_format: LogFormat) -> None:
     """Exactly-once output from PySpark to several stores, committed together."""
     start_log(log_format, verbose)
@@ -90,9 +88,9 @@ def check(job: str, no_spark: bool, within: float, as_json: bool) -> None:
 
 @cli.command()
 @click.option("--job", metavar="JOB.toml", type=click.Path(dir_okay=False), help="Measure copies of this job's sinks.")
-@click.option("--rows", default=50_000, show_default=True, type=click.IntRange(min=100), help="Rows in each epoch.")
-@click.option("--epochs", default=5, show_default=True, type=click.IntRange(min=1), help="Epochs in each run.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Measurements per strategy.")
+@number("--rows", default=50_000, type=click.IntRange(min=100), help="Rows in each epoch.")
+@number("--epochs", default=5, type=click.IntRange(min=1), help="Epochs in each run.")
+@number("--rounds", default=3, type=click.IntRange(min=1), help="Measurements per strategy.")
 @click.option("--out", metavar="DIR", type=click.Path(file_okay=False), help="Folder for bench.html and bench.json.")
 def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None) -> None:
     """Measure each strategy that a job could choose, on temporary copies of its targets.
@@ -104,9 +102,9 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
 
 @cli.command()
 @click.argument("backend", metavar="NAME")
-@click.option("--scenario", "scenarios", multiple=True, help="Run only this scenario; repeatable.")
-@click.option("--target", "targets", multiple=True, help="Run only on this target; repeatable.")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Scenarios to run at once.")
+@click.option("--scenario", "scenarios", metavar="NAME", multiple=True, help="Run only this scenario; repeatable.")
+@click.option("--target", "targets", metavar="NAME", multiple=True, help="Run only on this target; repeatable.")
+@number("--jobs", type=click.IntRange(min=1), default=1, help="Scenarios to run at once.")
 @as_json
 def conformance(backend: str, scenarios: tuple[str, ...], targets: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Test an installed backend: run it under faults, on the test targets of its plugin.

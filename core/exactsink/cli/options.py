@@ -7,6 +7,7 @@ import os
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from exactsink.cli.plugins import JobCommand
 from exactsink.contract import ConfigError
 from exactsink.job.config.toml import read_document
 
-__all__ = ["as_json", "command", "dry_run", "job_file", "reason", "run_name", "sink_option", "take_over", "within"]
+__all__ = ["as_json", "command", "dry_run", "job_file", "number", "reason", "run_name", "sink_option"]
+__all__ += ["take_over", "within"]
 
 
 def _job_files(context: click.Context, parameter: click.Parameter, begun: str) -> Sequence[CompletionItem]:
@@ -37,16 +39,17 @@ def _sink_names(context: click.Context, parameter: click.Parameter, begun: str) 
 
 
 job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=False), shell_complete=_job_files)
-run_name = click.option("--run", help="Name of a batch run; without it, the job's stream.")
+run_name = click.option("--run", metavar="NAME", help="Name of a batch run; without it, the job's stream.")
 take_over = click.option("--take-over", is_flag=True, help="Act even if a driver seems alive; that driver then stops.")
-reason = click.option("--reason", default="", help="Why you do it; the journal keeps the text.")
+reason = click.option("--reason", default="", metavar="TEXT", help="Why you do it; the journal keeps the text.")
 dry_run = click.option("--dry-run", is_flag=True, help="Print the effects, and change nothing.")
+number = partial(click.option, metavar="N", show_default=True)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 
 
 def sink_option(name: str, **more: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make the option --sink, which names a sink of the job."""
-    return click.option("--sink", name, shell_complete=_sink_names, **more)
+    return click.option("--sink", name, shell_complete=_sink_names, **{"metavar": "NAME"} | more)
 
 
 def within(seconds: float) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

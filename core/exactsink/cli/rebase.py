@@ -21,19 +21,19 @@ __all__ = ["rebase"]
 @command()
 @job_file
 @run_name
-@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Go on from this mark: EPOCH, birth or none.")
-@click.option("--batch", type=int, help="Number of the batch that Spark runs next.")
+@sink_option("named", multiple=True, metavar="NAME=EPOCH", help="Accept this mark: EPOCH, birth or none.")
+@click.option("--batch", metavar="NUMBER", type=int, help="Batch that Spark runs next; required for a stream.")
 @reason
 @click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
 @take_over
 def rebase(
     job: str, run: str | None, named: Sequence[str], batch: int | None, reason: str, yes: bool, take_over: bool
 ) -> None:
-    """Show every target's mark, and rows that would be missing or doubled; with --sink and --yes, go on from there.
+    """Show every target's mark, and rows that would be missing or doubled; with --sink and --yes, accept these marks.
 
-    Without --sink, the command changes nothing, and prints the values for --sink and --batch. EPOCH is an epoch's
-    number. Repeat --sink for each sink. With --sink and --yes, the command claims the job, and lets the job go on from
-    the present state of these targets.
+    Without --sink, the command changes nothing, and prints the command to run next, with its values. EPOCH is the mark
+    of the target: an epoch's number, `birth` (a mark, and no rows yet) or `none` (no mark). Repeat --sink for each sink
+    that it prints. With --sink and --yes, the command claims the job, and the job goes on from these marks.
     """
     opened = Opened.of(job, run)
     words = dict(map(_pair, named))

@@ -22,11 +22,11 @@ __all__ = ["recover"]
 @job_file
 @run_name
 @sink_option("sinks", multiple=True, metavar="NAME", help="Settle only this sink and its `after`; repeatable.")
-@click.option("--ref", "references", multiple=True, help="Settle this participant, or its sink's decision; repeatable.")
+@click.option("--ref", "references", metavar="REF", multiple=True, help="Settle this participant; repeatable.")
 @click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print the effects.")
 @dry_run
 @take_over
-@click.option("--sweep-token", "sweep_tokens", multiple=True, help="Also abort foreign work of this token; repeatable.")
+@click.option("--sweep-token", "sweep_tokens", metavar="TOKEN", multiple=True, help="Abort its foreign work as well.")
 @reason
 @as_json
 def recover(

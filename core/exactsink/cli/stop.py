@@ -29,12 +29,12 @@ _MORE_SECONDS = 45.0
 @command()
 @job_file
 @run_name
-@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="Seconds that its epoch may take.")
+@click.option("--within", type=click.FloatRange(min=0), metavar="SECONDS", help="Seconds that the epoch may take.")
 def stop(job: str, run: str | None, within: float | None) -> None:
     """End a job's driver after its current epoch, on whichever machine it runs, and wait for its end.
 
-    If a batch run is not decided in time, exactsink cancels it, and the next call of `Job.write` writes it. The default
-    of --within is `[job] stop_within`.
+    Without --within, the driver has the time of `[job] stop_within`. If a batch run is not decided in time, exactsink
+    cancels it, and the next call of `Job.write` writes it.
     """
     config, _ = load_config(job)
     history = JobHistory.of(config, run)

@@ -7,7 +7,7 @@ from contextlib import closing
 import click
 
 from exactsink.cli.opened import Opened
-from exactsink.cli.options import command, job_file
+from exactsink.cli.options import command, job_file, number
 from exactsink.watch.seen import Watched
 from exactsink.watch.watching import watch_job
 
@@ -17,9 +17,9 @@ __all__ = ["watch"]
 @command()
 @job_file
 @click.option("--web", metavar="[HOST:]PORT", help="Serve a web page instead; port 0 is any free port.")
-@click.option("--every", default=2.0, show_default=True, type=click.FloatRange(min=0.5), help="Refresh, in seconds.")
+@number("--every", metavar="SECONDS", default=2.0, type=click.FloatRange(min=0.5), help="Time between two refreshes.")
 def watch(job: str, web: str | None, every: float) -> None:
-    """Show a job's epochs, rates and sinks until Ctrl-C. Changes nothing.
+    """Show a job's epochs, rates and sinks until Ctrl-C. The command changes nothing.
 
     `--web 8080` serves a web page for this machine only, `--web 0.0.0.0:8080` also for other machines.
     """

@@ -174,7 +174,7 @@ class Committer(ABC):
     def row_rules(self, schema: pa.Schema) -> bytes:
         """Return the rules by which tasks judge rows, for example the types of the target's columns. Changes nothing.
 
-        Called if `traits.validates_rows` is true, after `open_epoch`. When lost votes of a quarantine are written
+        Called if `traits.validates_rows` is true, after `open_epoch`. When lost rows of a quarantine are written
         again, it is called without `open_epoch`, once this committer may commit the epoch.
         """
         return b""

@@ -16,7 +16,7 @@ class Validator(ABC):
     """Judge a sink's rows, in one task. A validator writes nothing.
 
     The verdict on a row depends only on the row and on the arguments that made the validator. It does not depend on the
-    other rows, on a clock or on a store. So a row gets the same verdict again when lost votes are written again.
+    other rows, on a clock or on a store. So a row gets the same verdict again when lost rows are written again.
     """
 
     @abstractmethod

@@ -47,7 +47,7 @@ _BYTES = _metric("decision_bytes", _JOB, "By", "Size of the last decision in the
 _BEAT = _metric("heartbeat_age_seconds", _JOB, "s", "How long ago the driver wrote its heartbeat into `state.json`.")
 _FENCED = _metric("fenced_age_seconds", _JOB, "s", "How long ago a driver of the job was fenced, in any process.")
 _LOST = _metric(
-    "lost_votes_age_seconds", _SINK, "s", "How long ago a driver last found that this sink's store had lost votes."
+    "lost_votes_age_seconds", _SINK, "s", "How long ago a driver last found that the sink's store lost decided rows."
 )
 _BUILD = _metric("build_info", ("version", "python"), "1", "Always 1; the labels have the versions that run.")
 LIVE_METRICS = (_OPEN, _PHASE, _DECIDED, _COMMITTED, _BEHIND, _ENTRIES, _BYTES, _BEAT, _FENCED, _LOST, _BUILD)

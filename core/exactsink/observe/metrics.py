@@ -85,7 +85,7 @@ _COMPLETE = _metric(
 )
 _DIRECT = (
     _metric("skipped_total", _JOB, "{epoch}", "epoch_skipped", "Batches that were decided before, and only finished."),
-    _metric("replayed_total", _JOB, "{vote}", "redecided.participants", "Votes written again in place of lost ones."),
+    _metric("replayed_total", _JOB, "{vote}", "redecided.participants", "Lost participants that were written again."),
     _metric(
         "commit_retries_total",
         _SINK,
@@ -111,7 +111,7 @@ _DIRECT = (
         _SINK,
         "{participant}",
         "in_doubt.participants",
-        "Participants that the sink held begun or prepared after the last sweep.",
+        "Participants that the sink's store still held after the last sweep, decided or not.",
     ),
     _metric(
         "in_doubt_oldest_seconds",
@@ -211,7 +211,7 @@ class Measures:
         return []
 
     def _vote_lost(self, event: Event) -> list[Measurement]:
-        """Count a lost vote once, though both `start` and the replay of its epoch report it."""
+        """Count a lost participant once, though both `start` and the replay of its epoch report it."""
         known = self._lost.setdefault(event.job, set())
         if event.fields["txn"] in known:
             return []

@@ -76,7 +76,7 @@ def _checked(state: State) -> State:
 
 
 class LastTimes:
-    """`last.json` beside the journal: when any driver was last fenced, or lost votes of a sink. Advisory.
+    """`last.json` beside the journal: when any driver was last fenced, or a sink's store lost rows. Advisory.
 
     The driver that sees such an event may end before a scrape, so any other driver of the job shows it.
     """

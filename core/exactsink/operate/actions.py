@@ -86,7 +86,7 @@ class Operator:
         """Commit the last decided epoch again, and abort undecided work, as a driver's start does, but without Spark.
 
         A sink that does not answer is set aside, and then nothing is swept. The result's `left` says so, and names the
-        lost votes: only the job has their rows. A batch run becomes complete once all its sinks are committed.
+        lost participants: only the job has their rows. A batch run becomes complete once all its sinks are committed.
         `sweep_tokens` are foreign tokens, for work that is also aborted; an empty journal is claimed only to sweep
         those. With a `part`, nothing else is committed or aborted, and the journal does not record that the job is
         clean. Idempotent. Raises Fenced while a driver may be alive, unless `take_over`.
@@ -315,7 +315,7 @@ class Operator:
     ) -> Iterator[Start]:
         """Claim, commit again and sweep, then hold the claim.
 
-        Unless it `sets_aside`, raises InDoubtError for lost votes.
+        Unless it `sets_aside`, raises InDoubtError for lost participants.
         """
         journal, events = self._journal, self._events
         coordinator = coordinator_of(self._history, self._sinks, journal, events, self._save, _ROLE)

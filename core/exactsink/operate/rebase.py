@@ -129,7 +129,7 @@ class _Case:
     def _keeps(self, view: SinkView) -> bool:
         if self.log.decision is None or view.name not in self.log.decision.sinks:
             return False
-        if view.problem is not None:  # it may get the last epoch again, as lost votes, while the source still has it
+        if view.problem is not None:  # it may get the last epoch again, as lost rows, while the source still has it
             again = self.goes_on and self.first == self.decided
             return again and bool(view.committables) and view.mark is not None
         return self.goes_on or not (self.is_run or view.count("lost") or view.count("unknown"))

@@ -28,7 +28,7 @@ __all__ = ["Recovery"]
 class Recovery:
     """The outcome of each sink for the last decided epoch, None if none is decided. `aside` sinks did not answer.
 
-    `give_up` is the command that drops lost votes.
+    `give_up` is the command that gives up lost participants.
     """
 
     epoch: int | None

@@ -40,9 +40,9 @@ def held_back(sink: str) -> InDoubtError:
 
 
 def votes_lost(lost: Mapping[str, int], give_up: str, why: str = "") -> InDoubtError:
-    """Return the error for votes that the store proves lost, by sink. `give_up` is the command that drops them."""
+    """Return the error for participants that the store proves lost, by sink. `give_up` drops them."""
     return InDoubtError(
-        f"{sum(lost.values())} votes of {', '.join(lost)} are lost, and only the job has their rows",
+        f"{sum(lost.values())} decided participants of {', '.join(lost)} are lost, and only the job has their rows",
         why=why or "the store proves that they never became visible",
         next=f"start the job, which writes them again: `exactsink run JOB.toml`; or, if its source can't: {give_up}",
     )

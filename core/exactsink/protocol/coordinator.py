@@ -30,7 +30,7 @@ from exactsink.protocol.votes import EpochPlan, Judging, SinkPlan, Vote, check_d
 __all__ = ["Batch", "Coordinator", "EpochResult", "State"]
 
 _REWRITES = 3
-"""How often the lost votes of one epoch are written again before the driver gives up."""
+"""How often the lost rows of one epoch are written again before the driver gives up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Coordinator:
         self._committers: dict[str, Committer] = {}
         self._marks = Marks.of({}, {}, lambda: journal.log, retry.wait)
         self._sweep = Sweep(events, journal.whole)
-        self._unrepaired = ""  # the command that gives up lost votes; empty if there are none
+        self._unrepaired = ""  # the command that gives up lost rows; empty if there are none
         self._complete_epoch: int | None = None
         self._finished: int | None = None  # the last epoch that this claim has finished
 
@@ -269,7 +269,7 @@ class Coordinator:
             for sink, gone in lost.items():
                 self._rewrite(claim, decision, sink, gone, batch)
                 decision = self._decision()
-        raise Retryable(f"epoch {batch.epoch} lost votes {_REWRITES} times", next="start the job again")
+        raise Retryable(f"a store lost rows of epoch {batch.epoch} {_REWRITES} times", next="start the job again")
 
     def _rewrite(self, claim: Claim, decision: Decision, sink: str, gone: Sequence[Committable], batch: Batch) -> None:
         """Write a sink's lost rows again, and replace its decided set once they are proven to be the same rows."""

@@ -72,7 +72,7 @@ _EVENTS = {
     "commit_retried": ("a commit failed and is tried again", "sink attempt error"),
     "commit_held_back": ("a sink is not committed yet, because it waits for another sink", "sink after"),
     "vote_lost": ("a decided participant is proven lost: it is written again", "sink txn evidence"),
-    "redecided": ("lost votes were written again and decided", "sink participants"),
+    "redecided": ("the rows of lost participants were written again and decided", "sink participants"),
     "evidence_expired": ("a sink no longer knows of a commit that the source has recorded as done", "sink evidence"),
     "epoch_skipped": ("a batch was decided before: it was finished, not written again", "reason"),
     "source_not_reported": ("a sink could not pass on the source's offsets; it is advisory", "sink error"),
@@ -81,7 +81,7 @@ _EVENTS = {
     "state_not_saved": ("`state.json` could not be replaced; it is advisory", "error"),
     "stop_asked": ("the driver ends after its epoch, within these seconds", "by seconds"),
     "query_ending": ("the query is stopped as soon as its epoch is done", ""),
-    "beat": ("`state.json` has a new heartbeat; `last`: when a driver was fenced, votes lost", "last"),
+    "beat": ("`state.json` has a new heartbeat; `last`: when a driver was fenced, or a store lost rows", "last"),
     "source_behind": ("how far a batch was behind its source, in offsets, files or bytes", "source of behind"),
     "query_restarted": ("the query stopped, and is started again", "attempt error"),
     "run_ended": (

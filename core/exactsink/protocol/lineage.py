@@ -65,9 +65,9 @@ def given_twice(epoch: int) -> Refused:
 
 
 def nobody_has_its_rows(epoch: int, give_up: str) -> InDoubtError:
-    """Return the error for lost votes of an epoch that the source has done. `give_up` is the command to drop them."""
+    """Return the error for lost rows of an epoch that the source has done. `give_up` is the command to drop them."""
     return InDoubtError(
-        f"epoch {epoch} has lost votes, and the source has gone on from it",
+        f"epoch {epoch} has lost rows, and the source has gone on from it",
         why="its rows have to be written again, and only that batch has them",
         next=f"restore a checkpoint that has not finished that batch; or, without one, give these rows up: {give_up}",
     )

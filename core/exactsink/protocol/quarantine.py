@@ -2,7 +2,7 @@
 
 Every row goes to exactly one of the two: a judge chooses before the writer gets the row. Rows of both sinks are
 counted, summed and decided together, like those of any sink. The verdict depends on the row, and on rules that were
-read for it, so a replay of either sink's lost votes finds the same rows. If the rules have changed, the digest differs.
+read for it, so a replay of either sink's lost rows finds the same rows. If the rules have changed, the digest differs.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def check_quarantined(plan: EpochPlan, votes: Sequence[Vote]) -> None:
             raise _too_many(sink, judging, found[sink])
     for name in {judging.quarantine for judging in plan.judged.values()} & plan.sinks.keys():
         judged = [sink for sink, judging in plan.judged.items() if judging.quarantine == name]
-        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost votes: the decision has their rows and digest
+        if not plan.sinks.keys() >= {*judged}:  # a replay of its lost rows: the decision has their rows and digest
             continue
         bad = sum(found[sink].rows for sink in judged if sink in found)
         got = sum(vote.rows for vote in votes if vote.sink == name)

@@ -88,7 +88,7 @@ class Reach:
 class Start:
     """The work of a start, by sink: the outcome of each participant of the last decision, and how many were swept.
 
-    `lost` counts lost votes. `held_back` sinks come after sinks that are not committed; `aside` sinks did not answer.
+    `lost` counts lost participants. `held_back` sinks come after uncommitted ones; `aside` sinks did not answer.
     """
 
     lost: Mapping[str, int]

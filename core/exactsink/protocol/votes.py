@@ -22,7 +22,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
-    """The data that one sink's writers need in every task. `only` limits a replay to the partitions with lost votes."""
+    """The data that one sink's writers need in every task. `only` limits a replay to the partitions with lost rows."""
 
     ticket: bytes
     only: frozenset[int] | None = None
@@ -138,7 +138,7 @@ def total(committables: Sequence[Committable]) -> tuple[int, int]:
 
 
 def same_rows(gone: Sequence[Committable], again: Sequence[Committable], *, by_partition: bool) -> bool:
-    """Compare a replay with the lost votes: in total, or partition by partition if others of the sink are not lost."""
+    """Compare a replay with the lost participants: in total, or by partition if others of the sink are not lost."""
     if not by_partition:
         return total(gone) == total(again)
     old = {c.txn.partition: (c.rows, c.digest) for c in gone}

@@ -1,6 +1,6 @@
 """A row's 64-bit hash, computed on the JVM. It covers every difference between two rows that a sink could store.
 
-Spark's own xxhash64 skips NULL at any place, takes -0.0 for 0.0, and refuses maps and variants. Lost votes are written
+Spark's own xxhash64 skips NULL at any place, takes -0.0 for 0.0, and refuses maps and variants. Lost rows are written
 again only if the replay's rows have the same hashes, so a difference that the hash does not cover would be lost.
 """
 

@@ -11,7 +11,7 @@ __all__ = ["sinks_table"]
 
 
 def sinks_table(sinks: Mapping[str, Sink], in_doubt: Mapping[str, int]) -> str:
-    """Return an HTML table: each sink with its backend, guarantee, target, and the number of participants in doubt."""
+    """Return an HTML table: each sink with its backend, guarantee, target, and its participants not proven."""
     rows = [
         (
             name,
@@ -24,5 +24,5 @@ def sinks_table(sinks: Mapping[str, Sink], in_doubt: Mapping[str, int]) -> str:
         for name, sink in sinks.items()
     ]
     cells = "".join(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    head = "".join(f"<th>{name}</th>" for name in ("sink", "backend", "strategy", "guarantee", "target", "in doubt"))
+    head = "".join(f"<th>{name}</th>" for name in ("sink", "backend", "strategy", "guarantee", "target", "not proven"))
     return f"<table><tr>{head}</tr>{cells}</table>"

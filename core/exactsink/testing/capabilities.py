@@ -32,7 +32,7 @@ CAPABILITIES: Mapping[Capability, str] = {
     "atomic_visibility": "the traits don't set `atomic_visibility`: an epoch does not appear at one moment",
     "can_lose_votes": "the traits don't set `can_lose_votes`, and the `ConformanceTarget` has no `lose_votes`",
     "hidden_until_decided": "the traits set `visible_early`: rows are visible before the decision",
-    "several_jobs": "the traits set `needs_epoch_order`: the sink takes epochs of one history only",
+    "several_jobs": "the traits set `needs_epoch_order`: the sink takes the epochs of one job only",
     "marks": "the traits don't set `marks`: the target keeps no marks",
     "applier": "the backend is not a `StagedBackend`, or the traits don't set `needs_shared_staging`",
     "order": "the `ConformanceTarget` has no `order`",

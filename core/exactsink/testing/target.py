@@ -24,14 +24,16 @@ HOOKS = ("order", "lose_votes", "destroy_evidence", "foreign", "previous", "unfi
 class ConformanceTarget(ABC):
     """Connect the kit to one store, with one strategy of a backend.
 
-    The kit pickles it and calls its methods in separate processes. So define its class at the top level of a module,
-    and keep no connection in it. Each scenario gets a `folder` of its own, empty at first. If your store is a server,
-    derive the name of the table or topic from the folder's name. Six of the optional methods, the `HOOKS`, do things
-    that only the store's owner can do. Without one of them, the kit skips the scenarios that need it, and says so.
+    The kit pickles your subclass, and calls its methods in separate processes. So define the class at the top level
+    of a module, and keep no connection in it. Each scenario gets a `folder` of its own, empty at first. If your store
+    is a server, derive the name of the table or topic from the folder's name. Six of the optional methods, the `HOOKS`,
+    do things that only the store's owner can do. Without one of them, the kit skips the scenarios that need it, and
+    says so.
     """
 
     holds_readers: ClassVar[bool] = False
-    """Set it to True if undecided rows make readers of your store wait, as in a Kafka partition."""
+    """Set it to True if undecided rows make readers of your store wait, as in a Kafka partition. Then the kit accepts
+    that a reader does not see decided rows behind undecided ones."""
 
     one_process: ClassVar[bool] = False
     """Set it to True if only one process can open your store at a time, as for a file of DuckDB."""
@@ -49,7 +51,7 @@ class ConformanceTarget(ABC):
         """
 
     def staging(self, folder: Path) -> str:
-        """Return the folder for staged rows, as `[job] staging` names it."""
+        """Return the folder for staged rows, as `[job] staging` names it. Default: `staging` in `folder`."""
         return str(folder / "staging")
 
     def job_prefix(self, folder: Path) -> str:
@@ -106,5 +108,5 @@ class ConformanceTarget(ABC):
         raise NotImplementedError
 
     def gives(self, hook: str) -> bool:
-        """Return whether this target implements one of the HOOKS."""
+        """Return whether this target implements one of the HOOKS. The kit calls it; do not override it."""
         return getattr(type(self), hook) is not getattr(ConformanceTarget, hook)

@@ -20,7 +20,7 @@ __all__ = ["Seen", "SinkSeen", "Watched"]
 
 @dataclass(frozen=True, slots=True)
 class SinkSeen:
-    """A sink: the rows of its last decided epoch, and how many of its participants are not proven (`in_doubt`)."""
+    """A sink: the rows of its last decided epoch, and how many of its participants are not proven committed."""
 
     name: str
     backend: str

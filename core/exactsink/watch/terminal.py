@@ -16,7 +16,7 @@ from exactsink.watch.seen import Seen
 __all__ = ["shown", "watch_terminal"]
 
 _SHADES = " ▁▂▃▄▅▆▇█"
-_NUMBERS = ("rows", "in doubt", "undecided", "foreign")
+_NUMBERS = ("rows", "not proven", "undecided", "foreign")
 _GOOD = ("proven", "at work", "no start yet")
 
 

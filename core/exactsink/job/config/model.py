@@ -83,8 +83,8 @@ class JobSection(_Section):
     """`[job]`: the job's name, its checkpoint and journal, and how it runs."""
 
     name: _Name = Field(examples=["orders"])
-    """The job's name, part of every id: lower-case letters, digits and dashes, without a dash first; at most 40 (for
-    batch runs, 29)."""
+    """The job's name, part of every id: at most 40 characters (for batch runs, 29): lower-case letters, digits and
+    dashes. It does not begin with a dash."""
     checkpoint: str = Field(examples=["/data/checkpoints/orders"])
     """Spark's checkpoint: a local folder (even if `fs.defaultFS` names another file system), or the URL of an object
     store, for example `s3a://bucket/path`. The journal is beside it, in `<checkpoint>.exactsink/journal`."""
@@ -99,8 +99,8 @@ class JobSection(_Section):
     """Folders in which exactsink looks for the modules of `transform` and `route`, in addition to installed modules. A
     relative path begins at the job file's folder."""
     trigger: str = Field(default="available_now", examples=["10 seconds"])
-    """`available_now` (read everything that the source has, then end), or the interval of a stream that goes on, for
-    example `10 seconds`."""
+    """`available_now` (read everything that the source has, then end), or the interval of a stream that runs until you
+    stop it, for example `10 seconds`."""
     output_mode: Literal["append", "update", "complete"] = "append"
     """Spark's output mode. With `update`, Spark emits a key again when it changes; with `complete`, it emits all keys
     in every batch. So use sinks with `keys`. exactsink warns of a sink that would append the key a second time."""
@@ -122,9 +122,9 @@ class JobSection(_Section):
     deterministic: bool = False
     """Confirm that the plan returns the same rows each time it runs on a batch. `fan_out = "recompute"` needs it."""
     longest_pause: Annotated[str, Field(pattern=_DURATION)] = "7 days"
-    """The longest time for which you expect the job not to run. exactsink refuses a store, or warns, if a setting there
-    removes waiting uploads or files, marks or evidence sooner. (Not compared: the timeout of a Kafka transaction. After
-    it, the job writes the rows again.)"""
+    """The longest time for which you expect the job not to run. `check` and the start report a store that deletes
+    waiting uploads or files, marks or evidence sooner: as an error or a warning, with the fix. (Not compared: the
+    timeout of a Kafka transaction. After it, the job writes the rows again.)"""
     epoch_budget: Annotated[str, Field(pattern=_DURATION)] = "10 minutes"
     """The longest time of an epoch, from its first row to its commit. exactsink refuses a Kafka sink with a shorter
     transaction timeout, and warns if a timeout of Postgres is shorter. It does not end an epoch that takes longer."""
@@ -302,23 +302,23 @@ class SinkSection(_Section):
     """A SQL condition. The sink gets only the rows for which the condition is true."""
     distribution: Annotated[int, Field(ge=1, strict=True)] | Annotated[str, Field(strict=True)] = "none"
     """How Spark splits an epoch into partitions: `none` (as the frame is), a number of partitions, or `hash(column,
-    ...)`. Without a `route`, all sinks share one frame, and one `distribution`: set it in one sink, or the same in
-    several."""
+    ...)`. Without a `route`, all sinks share one frame, so they share one `distribution`: set it in one sink, or the
+    same value in several."""
     max_participants: Annotated[int, Field(ge=1)] | None = None
     """The highest number of partitions, and so of this sink's participants, in an epoch. exactsink merges partitions if
-    there are more."""
+    there are more. If sinks share a frame, the smallest of their values counts."""
     after: Annotated[_Names, BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)] = ()
     """The sinks that must commit an epoch before this sink does (one name needs no list). Use it if rows here refer to
     rows there, for example by a foreign key."""
     epoch_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = Field(
         default=None, examples=["epoch"]
     )
-    """The name of a BIGINT column. exactsink writes the epoch's number there, so that readers can read all sinks up to
-    one epoch."""
+    """The name of a BIGINT column that exactsink adds to the rows, with the epoch's number, so that readers can read
+    all sinks up to one epoch. Not for a quarantine, and not for Kafka with `value_format = "columns"`."""
     on_bad_row: Literal["stop", "quarantine"] = "stop"
-    """How to treat a row that the target can't hold. `stop`: the job stops, for most such rows before the decision, so
-    that no sink gets the epoch. `quarantine`: this row goes into the sink that `quarantine` names, in the same epoch,
-    and all others go into this sink."""
+    """How to treat a row that the target can't hold. `stop`: the job stops and names the row; for most rows before the
+    decision, and after it for rules that only a commit can check. `quarantine`: this row goes into the sink that
+    `quarantine` names, in the same epoch, and all others go into this sink."""
     quarantine: str | None = None
     """The sink of this job that gets the bad rows, in the columns `id`, `sink`, `epoch`, `reason` and `row` (JSON)."""
     quarantine_at_most: Annotated[int, Field(ge=1)] = 1000

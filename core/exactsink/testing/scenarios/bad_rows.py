@@ -111,8 +111,8 @@ SCENARIOS = (
     ),
     Scenario(
         "judged-again",
-        "a replay of lost votes writes the same rows",
-        "votes of an epoch with bad rows are lost, and it is written again",
+        "if lost rows are written again, the same rows go to the target and to its quarantine",
+        "a store loses decided rows of an epoch with bad rows, and the job writes the epoch again",
         _replayed(_sinks),
         (*_NEEDS, "can_lose_votes"),
     ),

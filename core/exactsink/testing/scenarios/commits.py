@@ -186,13 +186,13 @@ SCENARIOS = (
     Scenario(
         "commits-at-once",
         "two processes that commit at the same moment apply the rows once",
-        "a driver is taken for dead, and is not: it and its successor commit the same epoch",
+        "a driver that seems dead still runs, and commits the same epoch as its successor",
         _at_once,
     ),
     Scenario(
         "applied-late",
-        "a process that reads the marker, and pauses while another one applies the epoch, does not apply it again",
-        "a driver reads the marker, is paused by its machine, and applies after its successor did",
+        "a process that has read the marker does not apply an epoch that another process applied meanwhile",
+        "a driver is suspended after it has read the marker; its successor applies the epoch; then the first wakes",
         _applied_late,
         ("applier",),
     ),
@@ -204,13 +204,13 @@ SCENARIOS = (
     ),
     Scenario(
         "answer-lost",
-        "a commit whose answer is lost is made again, and changes nothing",
+        "if the answer of a commit is lost, the commit is repeated, and changes nothing",
         "the network is cut between the store's commit and its answer",
         _answer_lost,
     ),
     Scenario(
         "stalled-inside-commit",
-        "a driver that stalled in its commit wakes when its successor has finished more epochs, and changes nothing",
+        "a driver that wakes in a commit after its successor has finished more epochs changes nothing",
         "a virtual machine is suspended in a commit, and goes on hours later",
         _stalled_inside,
     ),

@@ -165,7 +165,7 @@ SCENARIOS = (
     ),
     Scenario(
         "second-journal",
-        "a second journal of the same job and sink is refused a target that the first one feeds",
+        "a second journal of the same job and sink may not use a target that the first one feeds",
         "a job's file is copied, and still names the first job's target",
         _second_journal,
         _MARKS,

@@ -127,14 +127,14 @@ SCENARIOS = (
     Scenario(
         "two-jobs-in-turn",
         "two jobs feed one target, one after the other",
-        "two jobs write into one table, one after the other",
+        "a table gets a second job when its first has ended",
         _in_turn,
         _SEVERAL,
     ),
     Scenario(
         "two-jobs-interleaved",
         "two jobs feed one target at the same time",
-        "two jobs write into one table side by side",
+        "two running jobs share a table",
         _interleaved,
         _SEVERAL,
     ),

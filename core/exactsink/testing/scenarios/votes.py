@@ -1,4 +1,4 @@
-"""Scenarios about votes: lost votes, votes with an unknown outcome, losers of a retry, votes of earlier releases."""
+"""Scenarios about votes: lost ones, ones with an unknown outcome, losers of a retry, ones of earlier releases."""
 
 from __future__ import annotations
 
@@ -100,35 +100,35 @@ _EVIDENCE: tuple[Capability, ...] = ("destroy_evidence",)
 SCENARIOS = (
     Scenario(
         "all-votes-lost",
-        "lost votes are written again",
+        "if a store loses decided rows, the job writes them again",
         "a store's time-out drops all prepared work while the job is down",
         _losing(slice(None)),
         ("can_lose_votes",),
     ),
     Scenario(
         "one-vote-lost",
-        "one lost vote of several is written again",
+        "if a store loses the rows of one participant of several, the job writes them again",
         "a store's time-out drops the prepared work of one participant of several",
         _losing(slice(1)),
         ("can_lose_votes",),
     ),
     Scenario(
         "unknown-before-commit",
-        "an outcome that nobody can prove stops the job",
+        "if nobody can prove whether rows were committed, the job stops",
         "somebody removes prepared work, and every trace of it",
         _unproven("before"),
         _EVIDENCE,
     ),
     Scenario(
         "unknown-after-commit",
-        "expired evidence is no proof of a loss",
+        "evidence that has expired does not prove a loss",
         "evidence of a commit expires before the job is started again",
         _unproven("after"),
         _EVIDENCE,
     ),
     Scenario(
         "loser-swept",
-        "an attempt with a vote that is not used is listed by `in_doubt`, and swept",
+        "`in_doubt` lists a task attempt that was not decided, and the sweep aborts it",
         "Spark runs a task twice (speculation, a lost executor), and only one of the two attempts is decided",
         _loser_swept,
         ("hidden_until_decided",),

@@ -1,0 +1,130 @@
+"""The `--json` output of commands that only report. It is written here, because the code makes it of many parts."""
+
+from __future__ import annotations
+
+__all__ = ["REPORTS"]
+
+REPORTS = """\
+## status
+
+`exactsink status --json` prints one object:
+
+| field | meaning |
+| --- | --- |
+| `job` | the job's name |
+| `run`, `run_complete` | only with `--run`: the batch run, and whether the journal records it as complete |
+| `state`, `exit_code` | the [state](#states-of-status), and the exit code of the command |
+| `checkpoint`, `journal`, `staging` | their resolved [paths](paths.md) |
+| `query_id`, `generation`, `driver` | taken from the newest claim. Before the first claim, `query_id` and `driver` \
+are null, and `generation` is 0 |
+| `heartbeat_age_seconds` | the age of the driver's last heartbeat; null before the first one, and once the driver \
+has ended |
+| `driver_ended` | whether the last driver reported its end |
+| `last_decided_epoch` | the newest decided epoch; null before the first one |
+| `last_complete_epoch` | the newest epoch that every sink has; null before the first one. While a driver is at \
+work, the value may be older than the true one |
+| `sinks` | an object: each sink of the config by its name, with the [fields of a sink](#fields-of-a-sink) |
+| `former_sinks` | a list, with the same fields: sinks of the last decision, or of a driver that ended uncleanly, \
+that the config no longer has in this form |
+| `error` | null, or the reason for the exit code ([Problem](#problem)) |
+
+### States of status
+
+A participant is [in doubt](../explanation/glossary.md) if it is not settled, whether it is decided, undecided or \
+foreign.
+The states below name the kinds. `state` is the first of them that applies:
+
+| `state` | exit code | it applies if |
+| --- | --- | --- |
+| `another history` | 5 | journal, checkpoint and targets do not belong together |
+| `not asked` | 3 | no driver is at work, and stores did not answer: exactsink can't know whether *decided* \
+participants are committed there |
+| `in doubt` | 3 | *decided* participants are in doubt, and no driver is at work, or only a person can settle them \
+(some are `unknown`) |
+| `foreign work` | 6 | a store holds *foreign* participants |
+| `undecided work` | 3 | a store holds *undecided* participants, and no driver is at work |
+| `no start yet` | 0 | no driver has claimed the job |
+| `at work` | 0 | a driver is committing the last decided epoch |
+| `proven` | 0 | every sink is proven to have all of its rows, up to and including the last decided epoch |
+
+### Fields of a sink
+
+| field | meaning |
+| --- | --- |
+| `sink`, `backend`, `strategy`, `target` | the sink |
+| `asked` | whether the sink's store answered |
+| `problem` | null; or `what`, `why` and `next`: why the store did not answer, or why its mark differs |
+| `committed`, `prepared`, `lost`, `unknown`, `not_asked` | how many participants of the last decided epoch are in \
+each state. All except `committed` are in doubt |
+| `undecided`, `foreign` | how many other participants the store holds. These are in doubt as well |
+| `held_back_by` | the sinks that this sink waits for (`after`), and that are not proven committed |
+| `mark`, `expected_mark` | the mark in the target, and the mark that the journal expects; null if it does not exist |
+| `oldest_age_seconds` | the age of the oldest participant that the store holds |
+| `earliest_deadline` | when the store may drop the first of them, in Unix seconds |
+| `decided` | a list of the decided participants: id (`ref`), `rows`, `state`, and the proof of the state \
+(`evidence`) |
+| `held` | a list of the participants that the store holds: `ref`, `state` (`decided`, `undecided`, `foreign`), \
+`generation`, `token`, `epoch`, `age_seconds`, `deadline` |
+
+## runs
+
+`exactsink runs --json` prints a list of [batch runs](../how-to/run-a-batch-job.md), the newest last. Each is an \
+object:
+
+| field | meaning |
+| --- | --- |
+| `run` | the run's name; null if it is not known |
+| `job_in_ids` | the job's name and the run's hash. The run's ids in the stores begin with it |
+| `state` | `complete`, `committed` (in every sink, but not recorded as complete), `at work`, `undecided`, `never \
+decided` (begun, but not claimed), `unreadable`, or another of the [states of status](#states-of-status) |
+| `rows` | the decided rows of all sinks; null before the decision |
+| `driver` | the driver that last claimed the run |
+| `at` | the time of the last entry in the run's journal, in Unix seconds |
+| `problem` | null, or the reason and the next command, as a text |
+
+## verify
+
+`exactsink verify --json` prints one object:
+
+| field | meaning |
+| --- | --- |
+| `job`, `run` | the job, and the batch run or null |
+| `last_complete_epoch` | the newest epoch that every sink has, or null |
+| `known_epochs` | the first and the last epoch that the journal has, or null |
+| `damaged_entries` | the numbers of entries of the journal that can't be read |
+| `proven`, `differs`, `unknown` | how many epochs have each verdict, each epoch counted once for each sink |
+| `sinks` | an object by sink: `mark`, `mark_differs`, `error` (a text or null), and `epochs`, a list |
+| `error` | null, or [Problem](#problem) |
+
+Each of a sink's `epochs` has `epoch`, `verdict` (`proven`, `differs`, `unknown`), `decided_rows`, `found_rows` \
+(null if they
+can't be counted), `decided_digest` (the sum of the decided rows' hashes; a target does not keep one), and `why`.
+
+## indoubt list
+
+`exactsink indoubt list --json` prints a list of all participants in doubt. Each is an object:
+
+| field | meaning |
+| --- | --- |
+| `run` | the batch run, or null |
+| `sink`, `ref`, `reference` | the sink, the store's own name of the participant, and its short reference for \
+commands |
+| `state` | `prepared`, `lost`, `unknown`, `not asked`, `undecided` or `foreign` |
+| `generation`, `token`, `epoch` | the claim under which the participant was begun, and its epoch (null if the store \
+does not keep it) |
+| `partition`, `rows` | known only for decided participants |
+| `evidence` | why the participant is lost, unknown or not asked |
+| `age_seconds`, `deadline` | its age, and when its store may drop it (Unix seconds); null if the store does not \
+report it |
+| `held_back_by` | the sinks that must commit first, and have not |
+| `went_back` | true if the target's mark differs from the journal; then no more is known |
+
+## barrier
+
+`exactsink barrier --json` prints an object: `waited_for`, `last_complete_epoch` and `error`.
+
+## journal export
+
+`exactsink journal export` writes the journal's entries as they are stored, one on each line, the oldest first. An
+entry has its place in the chain, its marks, and every vote.
+"""
