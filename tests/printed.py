@@ -235,6 +235,8 @@ class Person:
         text = answer.out + answer.err
         if re.search(r"(repeat with|say) --yes", text) and "--yes" not in answer.words:
             printed.insert(0, (*answer.words, "--yes"))
+        if "stop that driver" in text:  # none runs
+            printed.insert(0, (*answer.words, "--take-over"))
         if "the same command again" in text:
             printed.insert(0, tuple(answer.words))
         if answer.code in (2, 70, 126, 127) and not (waiting and not guessed and answer.code == 2):

@@ -213,7 +213,7 @@ def test_the_command_gives_json(capsys: pytest.CaptureFixture[str]) -> None:
     ("name", "scenarios", "said"),
     [
         ("refrence", [], "no backend refrence is installed"),
-        ("shy", [], "backend shy ships no targets for the conformance kit"),
+        ("shy", [], r"backend shy ships no targets (.|\n)*next: `exactsink init FOLDER --plugin shy`"),
         ("lost", [], "the targets of backend lost can't be made: ModuleNotFoundError"),
         ("reference", ["many-row"], "there is no scenario many-row; did you mean many-rows?"),
     ],

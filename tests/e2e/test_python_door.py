@@ -9,7 +9,7 @@ from contextlib import closing, nullcontext
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -19,7 +19,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType
 
 from exactsink import Job, Query
-from exactsink.contract import ConfigError, ExactsinkError, PreflightError, Retryable
+from exactsink.contract import ConfigError, ExactsinkError, Fenced, PreflightError, Retryable
+from exactsink.job.driver import coordinator_of
+from exactsink.job.history import JobHistory
+from exactsink.observe.state import Heartbeat
 from exactsink_delta import Delta
 from exactsink_files import Files
 from exactsink_idempotent_upsert import Upsert
@@ -47,7 +50,9 @@ def rows(spark: SparkSession, tmp_path: Path) -> DataFrame:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "source"))
 
 
-def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(job: Job, rows: DataFrame, tmp_path: Path) -> None:
+def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(
+    job: Job, rows: DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     query = job.start(rows)
     query.processAllAvailable()
     lake = {"backend": "files", "path": str(tmp_path / "lake")}
@@ -65,9 +70,16 @@ def test_a_cell_that_is_run_twice_leaves_the_query_as_it_is(job: Job, rows: Data
     assert job.journal().read().last_generation == 1
     query.stop()
     assert (query.isActive, query.exception()) == (False, None)
+    monkeypatch.setitem(cast(Any, Heartbeat.__init__).__kwdefaults__, "seconds", 0.1)
     with job.start(rows) as restarted:
         assert restarted.id == query.id
         restarted.processAllAvailable()
+        history = JobHistory.of(job.config)
+        with closing(coordinator_of(history, job.sinks, job.journal(), job.events, history.state().write)) as other:
+            other.start(query.id, lambda epoch: True)
+        with pytest.raises(Fenced, match="has claimed the job as generation 3") as fenced:
+            restarted.awaitTermination(60)
+        assert (restarted.isActive, restarted.exception()) == (False, fenced.value), "it had no row to notice it by"
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(3)
 
 
@@ -190,11 +202,9 @@ def test_two_columns_of_one_name_are_refused_before_the_first_row(job: Job, rows
 
 def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows: DataFrame, tmp_path: Path) -> None:
     places = {"a": tmp_path / "lake", "b": tmp_path / "lake", "c": tmp_path / "checkpoint/lake"}
-    sinks = {name: Files(path=place) for name, place in places.items()} | {
-        "d": Delta(path=tmp_path / "lake"),
-        "e": Delta(path=tmp_path / "checkpoint/table"),
-        "f": Files(path=tmp_path),
-    }
+    sinks: dict[str, Any] = {name: Files(path=place) for name, place in places.items()}
+    sinks |= {"d": Delta(path=tmp_path / "lake"), "e": Delta(path=tmp_path / "checkpoint/table")}
+    sinks["f"] = Files(path=tmp_path)
     made = Job(name="shared", checkpoint=tmp_path / "checkpoint", sinks=sinks, output_mode="update")
     found = {name: [(f.severity, f.message) for f in each] for name, each in made.preflight(rows).findings.items()}
     assert [severity for severity, _ in found["a"]] == ["warning"]
@@ -203,10 +213,8 @@ def test_sinks_that_share_a_place_are_told_apart_from_those_that_lose_rows(rows:
     for name in "ce":
         assert any(severity == "error" and "the job's own folder" in message for severity, message in found[name])
     assert ("error", f"sink a, which is files, has the same target delta:{tmp_path}/lake") in found["d"]
-    assert (
-        "warning",
-        f"the job's own folder {tmp_path}/checkpoint is in {tmp_path}: readers may take its files for rows",
-    ) in found["f"]
+    said = f"the job's own folder {tmp_path}/checkpoint is in {tmp_path}: readers may take its files for rows"
+    assert ("warning", said) in found["f"]
 
 
 def test_a_jobs_file_is_the_job_and_its_users_alone(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

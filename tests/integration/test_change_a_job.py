@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -12,6 +14,8 @@ import pytest
 
 from tests.integration.operated_job import OperatedJob, ids
 from tests.servers.postgres import Postgres
+
+_STAGED = 'strategy = "staged"'
 
 
 @pytest.fixture
@@ -32,19 +36,13 @@ def rows_in(folder: Path) -> list[int]:
 def test_a_sink_gets_another_name_strategy_or_target_between_two_clean_runs(job: OperatedJob) -> None:
     """Each row lands once, in what was the target when its epoch ran."""
     lake, table = f'path = "{job.folder}/lake"', 'table = "rows"\nkeys'
-    other, more = lake.replace("lake", "other"), lake.replace("lake", "more")
+    other, more, direct = lake.replace("lake", "other"), lake.replace("lake", "more"), 'strategy = "direct"\n'
+    added, staged = f'[sinks.more]\nbackend = "files"\n{more}\n\n[sinks.table]', f'backend = "postgres"\n{_STAGED}'
     runs: tuple[Mapping[str, str], ...] = (
-        {},
-        {
-            "[sinks.lake]": "[sinks.pond]",
-            "[sinks.db]": "[sinks.orders]",
-            'backend = "postgres"': 'backend = "postgres"\nstrategy = "staged"',
-        },
-        {lake: other, table: table.replace("rows", "others"), 'strategy = "staged"': 'strategy = "two_phase"'},
-        {
-            other: f'{lake}\nformat = "json"',
-            "[sinks.table]": f'[sinks.more]\nbackend = "files"\n{more}\n\n[sinks.table]',
-        },
+        {'name = "orders"\n': 'name = "orders"\nallow_early_rows = true\n'},
+        {"[sinks.lake]": "[sinks.pond]", "[sinks.db]": "[sinks.orders]", 'backend = "postgres"': staged},
+        {lake: other, table: direct + table.replace("rows", "others"), _STAGED: 'strategy = "two_phase"'},
+        {direct: "", other: f'{lake}\nformat = "json"', "[sinks.table]": added},
     )
     for batch, changes in enumerate(runs):
         for old, new in changes.items():
@@ -52,6 +50,8 @@ def test_a_sink_gets_another_name_strategy_or_target_between_two_clean_runs(job:
         assert job.run(batch + 1) == 0
     assert job.rows == {"lake": ids(0, 1), "table": ids(0, 1), "db": ids(0, 1, 2, 3)}
     assert rows_in(job.folder / "other") == sorted(ids(2))
+    with closing(sqlite3.connect(job.folder / "table.db")) as table_db:
+        assert table_db.execute("SELECT count(*), count(DISTINCT id) FROM others").fetchall() == [(12, 12)]
     assert lines_in(job.folder / "lake") == sorted(ids(3)), "a folder that was the target before"
     assert rows_in(job.folder / "more") == sorted(ids(3)), "a new sink gets rows from the next epoch on"
     (job.folder / "more").rename(job.folder / "moved")  # with its marks

@@ -282,12 +282,9 @@ def _full(place: str, job: NightJob) -> None:
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_DISK}", "tmpfs", folder], check=True)
     subprocess.run(["cp", "-a", f"{held}/.", folder], check=True)
-    with open(folder / "filled", "wb", buffering=0) as filled:
-        try:
-            while True:
-                filled.write(b"\0" * 1024)
-        except OSError:
-            pass
+    subprocess.run(["dd", "if=/dev/zero", f"of={folder}/filled"], check=False, capture_output=True)  # until it is full
+    if "No space left on device" not in str(job.do("exactsink", "check", "--no-spark", str(job.file))):
+        raise NotReachedError("check finds nothing on a full disk")
 
 
 def _free(place: str, job: NightJob) -> None:

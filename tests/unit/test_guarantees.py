@@ -64,11 +64,11 @@ def test_rows_that_show_early_come_after_nothing() -> None:
 @pytest.mark.parametrize(
     ("traits", "visible", "needs", "in_doubt"),
     [
-        (Traits(marks=True), "participant by participant", "nothing beside the target", "exactsink recover"),
-        (Traits(), "participant by participant", "without marks", "exactsink recover"),
-        (Traits(marks=True, marks_in_staging=True), "participant", "without the staging folder", "exactsink recover"),
+        (Traits(marks=True), "at commit, in parts", "nothing beside the target", "exactsink recover"),
+        (Traits(), "at commit, in parts", "without marks", "exactsink recover"),
+        (Traits(marks=True, marks_in_staging=True), "in parts", "without the staging folder", "exactsink recover"),
         (Traits(atomic_visibility=True, needs_shared_staging=True), "all at once", "staging folder", "recover"),
-        (Traits(can_lose_votes=True), "participant by participant", "same rows again", "written again from the source"),
+        (Traits(can_lose_votes=True), "at commit, in parts", "same rows again", "written again from the source"),
         (EARLY, "before the decision", "no other job writes the same keys", "committed again"),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_decided_participant_means_its_sink_and_foreign_work_goes_by_its_token
         unsaid = command("recover", job.file, *token, "--take-over", *yes)
         assert (unsaid.code, "--sweep-token needs a reason" in unsaid.err) == (2, True)
         young = command("recover", job.file, *token, "--reason", "x", *yes)
-        assert (young.code, "a driver may be at work" in young.err) == (4, True)
+        assert (young.code, "its driver may be running" in young.err) == (4, True)
         assert command("recover", job.file, "--sink", "mill", *yes).code == 2
     assert job.journal.read() == before
     beside = command("recover", job.file, "--ref", votes[2].ref, "--yes")
@@ -222,6 +222,8 @@ def test_a_batch_runs_participants_are_listed_by_its_name(job: Job, command: Com
     assert listed(command, job).keys() == {vote.ref for vote in votes}
     assert command("recover", job.file, "--ref", vote.ref, "--run", "monday", "--yes").code == 0
     assert listed(command, job, "--run", "monday") == {}
+    assert command("recover", job.file, "--run", "monday").code == 0
+    assert isinstance(run.journal(lambda _: None).read().anchors[-1], Clean), "nothing is decided: its sinks may change"
 
 
 # a job whose folder is gone

@@ -46,7 +46,7 @@ def test_an_epoch_is_one_line_and_every_line_has_the_job_its_generation_and_epoc
         assert epochs[1]["rows"] == {"lake": 3, "table": 3}
         assert epochs[1]["bytes"] == {"lake": 21, "table": 21}
         assert set(epochs[1]["phases"]) == {
-            *("open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete"),
+            *("open_epoch", "write", "vote", "decide", "commit:lake", "commit:table", "complete")
         }
         assert [(line["job"], line.get("generation"), line.get("epoch")) for line in (first, last)] == [
             ("sim", None, None),

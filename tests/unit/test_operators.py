@@ -87,7 +87,7 @@ def test_a_mistyped_token_is_refused_and_a_swept_one_may_come_again(job: Job, co
         assert (ended.code, "of token ffffffffff0" in ended.err or "has token ffffffffff0" in ended.err) == (2, True)
     assert job.rows() == 0
     for _ in range(2):
-        assert command("recover", job.file, "--sweep-token", FOREIGN.token).code == 0
+        assert command("recover", job.file, "--sweep-token", FOREIGN.token, "--take-over").code == 0
 
 
 @pytest.mark.parametrize("name", ["recover", "adopt"])
@@ -119,9 +119,13 @@ def test_what_a_deleted_journal_left_is_shown_and_swept_by_its_tokens(job: Job, 
     for options in ((), ("--dry-run",)):
         ended = command("recover", job.file, *options)
         assert (ended.code, f"--sweep-token {token}" in ended.err, job.history.exists()) == (5, True, False)
-    dry = command("recover", job.file, "--sweep-token", token, "--dry-run")
+    sweep = ("recover", job.file, "--sweep-token", token, "--reason", "the folder was deleted")
+    assert [(command(*sweep, *how).code, job.history.exists()) for how in ((), ("--dry-run",))] == [(4, False)] * 2
+    dry = command(*sweep, "--take-over", "--dry-run")
     assert (dry.code, job.history.exists()) == (0, False)
-    ended = command("recover", job.file, "--sweep-token", token, "--reason", "the folder was deleted")
+    for path in (job.folder / "lake").rglob("*.e0.*"):
+        os.utime(path, (time.time() - 61,) * 2)
+    ended = command(*sweep)
     would = "none is decided, and nothing would be in doubt\n"
     assert dry.out.endswith(would)
     assert ended.out.endswith("recovered: none is decided, and nothing is in doubt\n")
@@ -144,7 +148,7 @@ def test_a_sweep_without_a_journal_is_not_clean_if_a_sink_gives_no_answer_meanwh
 
     job.vote(FOREIGN, 4, 9)
     monkeypatch.setattr(Sweep, "older", older)
-    assert command("recover", job.file, "--sweep-token", FOREIGN.token).code == 75
+    assert command("recover", job.file, "--sweep-token", FOREIGN.token, "--take-over").code == 75
     assert [type(kept).__name__ for kept in job.journal.read().anchors] == ["Claim", "Action"]
 
 
@@ -158,7 +162,7 @@ def test_the_message_of_a_damaged_entry_names_a_way_that_works(job: Job, command
         assert f"move the journal away, and `exactsink rebase {job.file}` begins one" in ended.err
     (job.history / "journal").rename(job.folder / "damaged")
     assert command("rebase", job.file, "--sink", "lake=none", "--batch", "0", "--yes").code == 0
-    assert command("recover", job.file, "--sweep-token", claim.token).code == 0
+    assert command("recover", job.file, "--sweep-token", claim.token, "--take-over").code == 0
     assert command("status", job.file).code == 0
 
 

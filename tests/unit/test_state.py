@@ -94,9 +94,11 @@ def test_a_driver_whose_query_is_not_active_any_more_ends(file: Watched) -> None
 def test_a_newer_generation_is_left_alone(file: Watched) -> None:
     Heartbeat(file).close()
     assert file.read() is None  # it never reported anything
-    beat = Heartbeat(file, seconds=LIMIT_SECONDS)
+    beat, found = Heartbeat(file, seconds=0.01), threading.Event()
+    beat.on_newer = found.set
     beat.write(STATE)
     newer = State(8, 4, "host:2", heartbeat=2000.0)
-    file.write(newer)
+    while not found.wait(0.02):
+        file.write(newer)  # again: a heartbeat may just have looked
     beat.close()
     assert file.read() == newer

@@ -235,7 +235,7 @@ def test_foreign_work_has_a_code_of_its_own(job: Job, command: Command, status: 
     assert (ended.code, ended.body["state"]) == (6, "foreign work")
     assert counts(ended.body, "committed", "undecided", "foreign") == {"lake": (2, 1, 1)}
     assert f"exactsink recover {job.file} --sweep-token ffffffffffff" in ended.err
-    assert command("recover", job.file, "--sweep-token", "ffffffffffff").code == 0
+    assert command("recover", job.file, "--sweep-token", "ffffffffffff", "--take-over").code == 0
     assert status(job).code == 0
     shutil.rmtree(job.history)
     job.vote(FOREIGN, 4, 9)

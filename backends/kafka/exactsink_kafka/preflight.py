@@ -227,7 +227,7 @@ class Checks:
         if by_rows and "delete" in policy and kept >= 0:
             message = f"topic {name} keeps rows for {duration(kept / 1000)} (retention.ms) by their column timestamp"
             fix = f"{self._fixes.set_topic(name, 'retention.ms=-1')}; or leave the column out"
-            yield Finding("warning", f"{message}: older rows may be deleted soon after their commit", fix)
+            yield Finding("warning", f"{message}: older rows may be deleted even before their commit", fix)
 
     def budget(self) -> Iterator[Finding]:
         """Check that a transaction may stay open for a whole epoch: else the broker aborts it before the end."""

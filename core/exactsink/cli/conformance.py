@@ -96,10 +96,8 @@ def _played(
 def _report(count: str, play: _Play, result: Result, folder: Path) -> None:
     fired = f"{len(result.faults)} faults" if len(result.faults) != 1 else result.faults[0]
     said = result.why if result.outcome != "passed" else fired
-    print(
-        f"{count:>9}  {play.target:<16}{play.scenario:<26}{result.outcome:<8}{result.seconds:7.2f} s  {said}",
-        flush=True,
-    )
+    line = f"{count:>9}  {play.target:<16}{play.scenario:<26}{result.outcome:<8}{result.seconds:7.2f} s  {said}"
+    print(line, flush=True)
     if result.outcome == "failed":
         print(f"  promise: {SCENARIOS[play.scenario].promise}\n  evidence: {play.folder(folder)}", flush=True)
 
@@ -128,8 +126,8 @@ def _targets(name: str, registry: Registry) -> Mapping[str, ConformanceTarget]:
     """Return the targets that a backend's plugin ships. Raises ConfigError if there are none."""
     spec = registry.spec(name, "exactsink conformance")
     if not spec.conformance:
-        why = "its BackendSpec names no `conformance` function"
-        raise ConfigError(f"backend {name} ships no targets for the conformance kit", why=why)
+        why, fix = "its BackendSpec names no `conformance`", f"`exactsink init FOLDER --plugin {name}` writes one"
+        raise ConfigError(f"backend {name} ships no targets for the conformance kit", why=why, next=fix)
     module, _, function = spec.conformance.partition(":")
     try:
         targets: Mapping[str, ConformanceTarget] = getattr(importlib.import_module(module), function)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 from collections.abc import Sequence
 from functools import reduce
@@ -21,6 +22,10 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     context, given = error.ctx, next((file for file in files if file in arguments or Path(file).is_file()), "")
     if context is None:
         return "exactsink --help"
+    wrong = next((word for word in arguments if f"command '{word}'" in error.message), "")
+    if isinstance(context.command, click.Group) and wrong:
+        for near in difflib.get_close_matches(wrong, context.command.list_commands(context), n=1):
+            return shlex.join(["exactsink", *(near if word == wrong else word for word in arguments)])
     known = given or ("job.toml" if Path("job.toml").exists() else "")
     path, job = context.command_path, shlex.quote(known or "JOB.toml")
     unknown = error.option_name if isinstance(error, click.NoSuchOption) else ""
@@ -37,12 +42,9 @@ def next_command(error: click.UsageError, arguments: Sequence[str]) -> str:
     if isinstance(error, click.BadParameter) and error.param is not None and error.param.name == "job":
         return f"{path} {job}" if known else "write a job, then name its file: exactsink init FOLDER"
     if given and isinstance(context.command, click.Group) and context.parent is not None:
-        found = [(name, context.command.get_command(context, name)) for name in context.command.list_commands(context)]
-        takes = [name for name, command in found if command is not None and _job_of(command) == "argument"]
+        takes = [name for name, command in context.command.commands.items() if _job_of(command) == "argument"]
         return ", or ".join(f"{path} {name} {job}" for name in takes) or f"{path} --help"
-    if given and _job_of(context.command) == "option":
-        return f"{path} --job {job}"
-    return f"{path} --help"
+    return f"{path} --job {job}" if given and _job_of(context.command) == "option" else f"{path} --help"
 
 
 def _job_of(command: click.Command) -> str | None:

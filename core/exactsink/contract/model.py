@@ -132,7 +132,11 @@ class AlreadyCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Proven invisible, permanently: the rows are written again."""
+    """Proven invisible, permanently: the rows are written again.
+
+    With `visible_early`, readers may still see some of the rows. Then it proves only that no commit can complete the
+    participant any more, and a row that is written again must replace itself.
+    """
 
     evidence: str
 

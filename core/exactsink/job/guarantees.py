@@ -120,7 +120,7 @@ def check_stream_guarantee(sinks: Mapping[str, Sink]) -> None:
 def _visible(traits: Traits) -> str:
     if traits.visible_early:
         return "as tasks write, before the decision"
-    return "at commit, all at once" if traits.atomic_visibility else "at commit, participant by participant"
+    return "at commit, all at once" if traits.atomic_visibility else "at commit, in parts (a file, or one task's rows)"
 
 
 def _needs(traits: Traits) -> Iterable[str]:

@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores import JournalStore
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.journal.stores.objects import ObjectStore
-from exactsink.toolkit.local_paths import other_owner
+from exactsink.toolkit.local_paths import other_owner, write_probe
 from exactsink.toolkit.storage import AnyPath, ObjectPath, file_names, make_folder, storage_errors, store_findings
 
 __all__ = ["JobHistory"]
@@ -149,14 +148,15 @@ def _sql_stores() -> ModuleType:
 
 
 def _unwritable(folder: Path, what: str) -> Iterator[Finding]:
-    """Report a folder if no file can be created in it, or in its nearest existing parent."""
+    """Report a folder if no file can be written to it, or to its nearest existing parent."""
     place = next(above for above in (folder, *folder.parents) if os.path.lexists(above))
     try:
-        tempfile.TemporaryFile(dir=place, prefix="exactsink-probe-").close()
+        write_probe(place)
     except OSError as error:
         message = f"{what} can't be written to {folder}: {place}: {error.strerror or error}"
         made = f"chown -R {os.getuid()}" if place == folder else f"install -d -o {os.getuid()}"  # never a parent
         fixes = {errno.EROFS: "mount its file system writable", errno.ENOSPC: "free space there"}
+        fixes[errno.EDQUOT] = "free space, or raise the quota of the driver's user"
         fixes[errno.ENOTDIR] = f"move the file {place} away"
         fix = fixes.get(error.errno or 0, f"let this user write there: sudo {made} '{folder}'")
         fix += "; or set [job] checkpoint to another folder"

@@ -85,11 +85,9 @@ class EpochLines:
         if event.name == "run_ended":
             _log_end(event)
             return
-        line = None
         with self._lock:
             done = event.epoch is not None and self._take(event, event.epoch)
-            if done or event.name == "beat":
-                line = self._due(event.job)
+            line = self._due(event.job) if done or event.name == "beat" else None
         if line is not None:
             self._out(event.job, line)
 

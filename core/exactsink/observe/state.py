@@ -115,7 +115,8 @@ class Heartbeat:
     """Update a driver's heartbeat between its epochs, in a separate thread, while `alive` returns true.
 
     `on_beat()` is called after each saved heartbeat. A driver that finds a newer generation in the file writes nothing
-    any more. Between two heartbeats it reads the file only if that is not a request, because epochs may be short.
+    any more, and calls `on_newer()` in place of each heartbeat. Between two heartbeats it reads the file only if that
+    is not a request, because epochs may be short.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class Heartbeat:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="exactsink-heartbeat", daemon=True)
         self.alive: Callable[[], bool] = lambda: True
+        self.on_newer: Callable[[], object] = lambda: None
 
     def write(self, state: State) -> None:
         """Save a state, and repeat it from now on. Raises OSError.
@@ -161,17 +163,18 @@ class Heartbeat:
                 self.close()
                 return
             with suppress(OSError):  # advisory, and the next heartbeat tries again
-                self._save(time.time())
+                if not self._save(time.time()):
+                    self.on_newer()
 
-    def _save(self, heartbeat: float, *, look: bool = True) -> None:
+    def _save(self, heartbeat: float, *, look: bool = True) -> bool:
         with self._lock:
             if self._state is None or (look and self._is_older(self._state)):
-                return
+                return self._state is None
             self._file.write(replace(self._state, heartbeat=heartbeat))
         if heartbeat:
             self._on_beat()
+        return True
 
     def _is_older(self, state: State) -> bool:
-        stored = self._file.read()
-        self._looked = time.monotonic()
+        self._looked, stored = time.monotonic(), self._file.read()
         return stored is not None and stored.generation > state.generation

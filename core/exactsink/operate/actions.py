@@ -6,12 +6,12 @@ Each claims first, so a driver that still runs is fenced, and each records an ac
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 
-from exactsink.contract import Committer, ConfigError, Fenced, LineageError, Retryable
+from exactsink.contract import Committer, ConfigError, Fenced, InDoubt, LineageError, Retryable
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import coordinator_of, identity_of, user_name
 from exactsink.job.history import JobHistory
@@ -22,7 +22,7 @@ from exactsink.operate.plan import planned, planned_sweep
 from exactsink.operate.reachable import import_clients
 from exactsink.operate.rebase import RebasePlan, decided_counts, in_words, rebase_plan
 from exactsink.operate.recovery import Recovery
-from exactsink.operate.refusals import votes_lost
+from exactsink.operate.refusals import check_old, votes_lost
 from exactsink.operate.views import assess
 from exactsink.protocol.commit import CommitCalls, Retry, all_before, give_up, in_threads
 from exactsink.protocol.coordinator import State
@@ -93,7 +93,7 @@ class Operator:
         """
         log = self._journal.read()
         self._refuse_live(take_over, log)
-        self._refuse_unknown(sweep_tokens)
+        self._check_tokens(sweep_tokens, part, take_over=take_over)
         if not log.claims:
             return self._recover_unclaimed(sweep_tokens, reason, part)
         with self._claimed(log.query_id or "", sweep_tokens, part, sets_aside=True) as start:
@@ -115,7 +115,7 @@ class Operator:
         if not take_over:
             self._refuse_live(take_over, log)
         check_identity(log, identity_of(self._history))
-        self._refuse_unknown(sweep_tokens)
+        self._check_tokens(sweep_tokens, part, take_over=take_over)
         import_clients(self._sinks, self._history.job)
         views = assess(self._history, self._sinks, log, self._journal.whole, seconds=_PLAN_SECONDS)
         if not log.claims:
@@ -147,37 +147,39 @@ class Operator:
             self._journal.keep(Clean())
         return recovery
 
-    def _refuse_unknown(self, sweep_tokens: frozenset[str]) -> None:
+    def _check_tokens(self, sweep_tokens: frozenset[str], part: Part | None, *, take_over: bool) -> None:
         """Refuse a token that nobody has used, a mistyped one: it is in no sink's work, no claim, and no older sweep.
 
-        A sink that does not answer may hold its work. Then nothing is swept, and the answer says so.
+        A sink that does not answer may hold its work. Then nothing is swept, and the answer says so. Also refuse
+        foreign work that was begun recently, because nothing here fences its driver: raises Fenced.
         """
         if not sweep_tokens:
             return
         reach, log = Reach(sets_aside=True), self._journal.whole()
-        held = reach.asked(self._sinks, self._tokens)
-        said = [entry.outcome for entry in log.anchors if isinstance(entry, Action)]
-        known = set().union(*held.values(), (claim.token for claim in log.claims))
-        unknown = sorted(t for t in sweep_tokens - known if not any(t in outcome for outcome in said))
+        held = reach.asked(self._sinks, self._held)
+        said = " ".join(entry.outcome for entry in log.anchors if isinstance(entry, Action))
+        foreign = sweep_tokens.difference(claim.token for claim in log.claims)
+        meant = [(sink, p) for sink, found in held.items() for p in found if p.token in foreign]
+        unknown = sorted(token for token in foreign - {p.token for _, p in meant} if token not in said)
         if unknown and not reach.aside:
             raise ConfigError(
                 f"no sink holds work of token {', '.join(unknown)}",
                 why="nothing is swept while a token is wrong",
                 next="`exactsink indoubt list JOB.toml --json` shows each participant's token",
             )
+        if not take_over:
+            check_old([p for sink, p in meant if part is None or (sink, p.ref) in part.refs])
 
-    def _tokens(self, name: str) -> frozenset[str]:
+    def _held(self, name: str) -> Sequence[InDoubt]:
         with closing(self._committer(name, self._journal.log)) as committer:
-            return frozenset(participant.token for participant in committer.in_doubt())
+            return list(committer.in_doubt())
 
     def _committer(self, name: str, log: Log) -> Committer:
         return committer_of(self._sinks[name], self._history.job, log)
 
     def _listed(self, name: str, sweep_tokens: frozenset[str]) -> int:
         """Count the participants that a sink holds. Raises LineageError for one with another token."""
-        with closing(self._committer(name, self._journal.log)) as committer:
-            listed = list(committer.in_doubt())
-        for participant in listed:
+        for participant in (listed := self._held(name)):
             if participant.token not in sweep_tokens:
                 raise other_journal(name, participant, self._journal.log.last_generation + 1, sweep_tokens)
         return len(listed)
@@ -324,7 +326,7 @@ class Operator:
             if start.lost and not sets_aside:
                 raise votes_lost(start.lost, give_up(journal.log.decision, start.outcomes))
             yield start
-            if self._history.run is None:  # a run's sinks never change
+            if self._history.run is None or journal.log.decision is None:  # a decided run's sinks never change
                 coordinator.leave()
 
     def _complete_run(self, epoch: int) -> None:

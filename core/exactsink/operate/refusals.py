@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from exactsink.contract import ConfigError, InDoubtError, LineageError
+from exactsink.contract import ConfigError, Fenced, InDoubt, InDoubtError, LineageError
+from exactsink.observe.state import LIVE_SECONDS
 from exactsink.operate.indoubt import Doubt
 
-__all__ = ["GIVEN_UP", "Word", "held_back", "is_foreign", "nothing_left", "votes_lost"]
+__all__ = ["GIVEN_UP", "Word", "check_old", "held_back", "is_foreign", "nothing_left", "votes_lost"]
 
 GIVEN_UP = "given-up"
 
@@ -43,7 +44,7 @@ def votes_lost(lost: Mapping[str, int], give_up: str, why: str = "") -> InDoubtE
     """Return the error for participants that the store proves lost, by sink. `give_up` drops them."""
     return InDoubtError(
         f"{sum(lost.values())} decided participants of {', '.join(lost)} are lost, and only the job has their rows",
-        why=why or "the store proves that they never became visible",
+        why=why or "the store proves that no commit can complete them any more",
         next=f"start the job, which writes them again: `exactsink run JOB.toml`; or, if its source can't: {give_up}",
     )
 
@@ -65,3 +66,15 @@ def is_foreign(doubt: Doubt) -> LineageError:
         next=f"once you know that no such job runs: exactsink recover JOB.toml --ref {doubt.short} "
         f"--sweep-token {doubt.token} --reason 'TEXT'",
     )
+
+
+def check_old(foreign: Sequence[InDoubt]) -> None:
+    """Refuse foreign work that was begun recently, because nothing here fences its driver. Raises Fenced."""
+    ages = {p.ref: p.age_seconds for p in foreign if p.age_seconds is not None}
+    youngest = min(ages, key=ages.__getitem__, default="")
+    if youngest and ages[youngest] < LIVE_SECONDS:
+        raise Fenced(
+            f"{youngest} is {ages[youngest]:.0f} s old: its driver may be running",
+            why="its journal is elsewhere, so nothing here can stop that driver",
+            next=f"stop that driver, wait until its work is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
+        )

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 
-from exactsink.contract import Committable, Committer, ConfigError, Fenced, Lost, Standing, Unknown
+from exactsink.contract import Committable, Committer, ConfigError, Lost, Standing, Unknown
 from exactsink.job.driver import identity_of
-from exactsink.observe.state import LIVE_SECONDS
 from exactsink.operate.actions import Operator, acting_user
-from exactsink.operate.indoubt import Doubt, chosen, doubts
+from exactsink.operate.indoubt import chosen, doubts
 from exactsink.operate.refusals import Word, held_back, is_foreign, nothing_left
 from exactsink.operate.views import look
 from exactsink.protocol.commit import all_before
@@ -36,7 +35,7 @@ class Settler(Operator):
         """Return the part that these names mean: whole sinks, or participants; None if nothing is named.
 
         A decided participant means its sink's part of the decision. A sink includes the sinks that come before it.
-        Raises LineageError for a foreign participant unless `tokens` has its token, and Fenced if its driver may live.
+        Raises LineageError for a foreign participant unless `tokens` has its token.
         """
         if not sinks and not references:
             return None
@@ -50,9 +49,6 @@ class Settler(Operator):
             if doubt.state == "foreign" and doubt.token not in tokens:
                 raise is_foreign(doubt)
         meant += [doubt for doubt in found if doubt.sink in sinks]
-        for doubt in () if take_over else meant:
-            if doubt.token in tokens and doubt.state == "foreign":
-                _check_old(doubt)
         names = frozenset(sinks).union(doubt.sink for doubt in meant if doubt.is_decided)
         undecided = frozenset((doubt.sink, doubt.ref) for doubt in meant if not doubt.is_decided)
         return Part(self._with_those_before(names), undecided)
@@ -143,13 +139,3 @@ class Settler(Operator):
 
 def _is_on(word: Word, committable: Committable, outcome: Lost | Unknown) -> bool:
     return word.is_on(committable.ref, lost=isinstance(outcome, Lost))
-
-
-def _check_old(doubt: Doubt) -> None:
-    """Refuse foreign work that was begun recently, because nothing here fences its driver."""
-    if doubt.age_seconds is not None and doubt.age_seconds < LIVE_SECONDS:
-        raise Fenced(
-            f"{doubt.ref} was begun {doubt.age_seconds:.0f} s ago: a driver may be at work",
-            why="its journal is elsewhere, so nothing here can stop that driver",
-            next=f"stop it, and repeat once that is {LIVE_SECONDS:.0f} s old; or with --take-over",
-        )

@@ -310,8 +310,7 @@ class Coordinator:
         committables = check_votes(plan, votes)
         check_quarantined(plan, votes)
         margins = {name: sink.backend.traits.max_commit_seconds for name, sink in self._sinks.items()}
-        left = check_deadlines(committables, margins, self._now())
-        for sink, seconds in left.items():
+        for sink, seconds in check_deadlines(committables, margins, self._now()).items():
             self._report_deadline(plan.epoch, sink, seconds)
         return committables
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -63,7 +64,8 @@ class Epochs:
         passes: Passes | None = None,
     ) -> None:
         self.failure: BaseException | None = None
-        """The first error from within a batch of the query's newest run. Spark itself keeps only its text."""
+        """The first error from within a batch of the query's newest run. Spark itself keeps only its text.
+        Or the Fenced that ends a query between two batches: Spark does not see it."""
         self.done = 0
         """How many epochs this query has finished."""
         self._streaming: StreamingQuery | None = None
@@ -256,9 +258,27 @@ class Epochs:
         self.close()
         driver = self._driver = Driver(self._history, self._sinks, self._events)
         driver.heartbeat.alive = self.is_active
+        driver.heartbeat.on_newer = partial(self._end_if_fenced, driver)
         journal = driver.journal
         driver.coordinator.start(query_id, lambda epoch: self._checkpoint.is_epoch_done(epoch, journal.log))
         return driver
+
+    def _end_if_fenced(self, driver: Driver) -> None:
+        """End a query that waits for rows once another driver has claimed the job. A batch notices that by itself.
+
+        A hand-made query is left to its program, which would not learn why it ended.
+        """
+        streaming = self._streaming
+        if streaming is None or self._phase is not _Phase.WAITING:
+            return
+        try:
+            driver.check_fenced()
+        except Fenced as fenced:
+            self._history.commands.name(fenced)
+            self.failure = self.failure or fenced
+            driver.coordinator.close()
+            with suppress(Py4JError, OSError):
+                streaming.stop()
 
     def is_active(self) -> bool:
         try:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from exactsink.contract import ConfigError
+from exactsink.contract import ConfigError, Fenced
 from exactsink.protocol.events import Events
 from exactsink.protocol.sinks import Sink
 from exactsink.spark.epochs import Epochs
@@ -109,8 +109,10 @@ class Query:
 
     def exception(self) -> BaseException | None:
         """Return the error that `awaitTermination` raises; None while the query runs, or if it ended without one."""
-        error = self._streaming.exception()
-        return None if error is None else query_error(self._epochs.failure, error)
+        error, failure = self._streaming.exception(), self._epochs.failure
+        if error is None:
+            return failure if isinstance(failure, Fenced) else None
+        return query_error(failure, error)
 
     def processAllAvailable(self) -> None:  # noqa: N802
         """Wait until all present rows of the source are committed in every sink. Raises like `awaitTermination`."""
@@ -122,6 +124,8 @@ class Query:
         try:
             with lost_jvm_named():
                 yield
+            if isinstance(self._epochs.failure, Fenced):  # Spark takes it for stopped
+                raise self._epochs.failure
         except (PySparkException, Py4JJavaError) as error:  # the latter has no class in pyspark
             ours = query_error(self._epochs.failure, error)
             raise ours from (ours.__cause__ or error)
@@ -185,7 +189,7 @@ class Query:
 
     def _state(self) -> str:
         with suppress(Py4JError, OSError):
-            running = "running" if self.isActive else "failed" if self._streaming.exception() else "ended"
+            running = "running" if self.isActive else "failed" if self.exception() else "ended"
             last = "no epoch yet" if self.last_epoch is None else f"last epoch {self.last_epoch}"
             return f"{running}, {last}"
         return "its JVM is gone"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ValidationInfo
 
-__all__ = ["LocalPath", "absolute_path", "other_owner", "real_path"]
+from exactsink.contract import Finding
+
+__all__ = ["LocalPath", "absolute_path", "full_disk", "other_owner", "real_path", "write_probe"]
+
+_PROBE = b"\0" * 4096
 
 _DRIVE = re.compile(r"/?(?P<drive>[A-Za-z]):[\\/](?P<rest>.*)", re.DOTALL)
 _FILE_URL = re.compile(r"file:(?://(?P<host>[^/]*))?(?P<path>.*)", re.DOTALL | re.IGNORECASE)
@@ -63,6 +69,28 @@ def other_owner(place: Path) -> str | None:
         return pwd.getpwuid(owner).pw_name
     except KeyError:  # the user of a container, seen from its host
         return f"'#{owner}'"
+
+
+def write_probe(folder: Path) -> None:
+    """Write a small file to the folder's disk, and leave nothing. Raises the OSError of a disk that takes no file."""
+    with tempfile.TemporaryFile(dir=folder, prefix="exactsink-probe-") as probe:
+        probe.write(_PROBE)
+        probe.flush()
+        os.fsync(probe.fileno())
+
+
+def full_disk(folder: Path) -> Finding | None:
+    """Find a disk without space, or a used-up quota, by writing to a folder. Other errors are left to other checks.
+
+    It is a warning, because a start may free space: it drops the rows that it commits or aborts.
+    """
+    try:
+        write_probe(folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            message = f"a new file in {folder} is refused: {error.strerror}"
+            return Finding("warning", message, "free space there, or raise the quota of the driver's user")
+    return None
 
 
 def _of_url(path: str) -> str:

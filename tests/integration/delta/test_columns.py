@@ -143,10 +143,7 @@ def test_rows_that_a_column_cannot_hold_are_found_one_by_one(tmp_path: Path) -> 
     loose = pa.schema([("id", pa.int64()), ("kind", pa.string_view()), ("small", pa.int8())])
     given = pa.table({"id": [1, None, 3, 4], "kind": ["a", "b", "", "c"], "small": [1, 2, 3, 4]}, schema=loose)
     bad, _ = judged(session(tmp_path), given)
-    assert bad == {
-        1: "column id is NOT NULL",
-        2: "Delta stores an empty text in a partition as NULL, in column kind",
-    }
+    assert bad == {1: "column id is NOT NULL", 2: "Delta stores an empty text in a partition as NULL, in column kind"}
 
 
 def test_columns_that_changed_under_a_decided_epoch_stop_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from exactsink.contract import Finding
+from exactsink.toolkit.local_paths import full_disk
 from exactsink.toolkit.sql import ascii_lower, quoted
 from exactsink_idempotent_upsert.questions import TableQuestions, collated, forgotten, frame_findings
 from exactsink_idempotent_upsert.sqlite.rows import met_by, other_unique, unique_rules
@@ -238,12 +239,12 @@ class SqliteQuestions(TableQuestions):
 
 
 def _closed(path: Path) -> Finding | None:
-    """Find files and folders that the driver's user may not write, and their owner."""
+    """Find files and folders that the driver's user may not write, and their owner; or a full disk."""
     beside = (Path(f"{path}{end}") for end in ("", "-wal", "-shm", "-journal"))
     needed = {path.parent: os.W_OK | os.X_OK, **dict.fromkeys(beside, os.R_OK | os.W_OK)}
     # It exists still, because another connection that ends removes its files at any moment.
     if (place := next((at for at, mode in needed.items() if not os.access(at, mode) and at.exists()), None)) is None:
-        return None
+        return full_disk(path.parent)
     me, owner, written = os.geteuid(), place.stat().st_uid, shlex.quote(str(place))
     message = f"{place} is not writable by user {me}, and user {owner} owns it: SQLite writes there, and makes files"
     fix = f"chmod u+rwX {written}" if me == owner else f"run the driver as user {owner}, or: chown {me} {written}"
@@ -253,5 +254,4 @@ def _closed(path: Path) -> Finding | None:
 def _file_system(path: Path) -> str:
     """Name the type of a path's file system, empty if no list of mounts has it."""
     mounts = [line.split() for line in _MOUNTS.read_text().splitlines()] if _MOUNTS.exists() else []
-    kinds = {at: kind for _, at, kind, *_ in mounts}
-    return next((kinds[str(place)] for place in path.resolve().parents if str(place) in kinds), "")
+    return next((kind for at in path.resolve().parents for _, on, kind, *_ in reversed(mounts) if on == str(at)), "")

@@ -178,7 +178,8 @@ class Journal:
                 self._log, self._claim = extended(log, stands), stands
                 return stands
             self._wait(attempt)
-        raise Retryable("the journal could not be claimed", why="other drivers claim the job again and again")
+        what, why = "the journal could not be claimed", "other drivers claim the job again and again"
+        raise Retryable(what, why=why, next="stop all drivers but one: `exactsink history JOB.toml` names them")
 
     def adopt(self, query_id: str, next_batch: int, driver: str) -> Claim:
         """Bind the journal to another query, or (empty `query_id`) to the next that claims, from `next_batch` on.

@@ -32,6 +32,7 @@ from exactsink.contract.model import (
     Unknown,
 )
 from exactsink.contract.validation import BatchValidator, Validator
+from exactsink.toolkit.local_paths import full_disk
 from exactsink.toolkit.roads.staging import (
     abort_staged,
     damage_of,
@@ -306,7 +307,9 @@ class StagedCommitter(MarkerCommitter):
         with staging_errors(self._folder):
             place = next(place for place in (self._folder, *self._folder.absolute().parents) if place.exists())
             writable = place.is_dir() and os.access(place, os.W_OK | os.X_OK)
-        if not writable:
+        if writable:
+            yield from filter(None, [full_disk(place)])
+        else:
             yield Finding("error", f"staging folder {self._folder} can't be written: {place}", _STAGING_FIX)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
