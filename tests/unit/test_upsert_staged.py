@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -298,3 +299,16 @@ def test_options_import_what_reaches_mariadb() -> None:
     found = "{'pymysql.connections', 'sqlalchemy.dialects.mysql.pymysql'} & set(sys.modules)"
     script = f"import sys; from exactsink_idempotent_upsert.options import UpsertOptions; {read}; print(len({found}))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout == b"2\n"
+
+
+def test_a_machine_that_does_not_see_the_staging_folder_takes_no_row_for_lost(tmp_path: Path) -> None:
+    sink = upsert(tmp_path).logged()
+    votes = sink.vote(1, [(1, "a")])
+    aside = (tmp_path / "staging").rename(tmp_path / "aside")
+    for judge in (sink.assess, sink.commit):
+        with pytest.raises(Retryable, match="there is no staging folder"):
+            judge(1, votes)
+    (tmp_path / "staging" / "orders" / "table").mkdir(parents=True)  # as the message says, if it was deleted
+    assert "is gone" in str(sink.commit(1, votes))
+    aside.rename(Path(shutil.move(tmp_path / "staging", tmp_path / "empty")).parent / "staging")
+    assert sink.commit(1, votes) == [Committed()]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from exactsink.contract.errors import Fatal
+from exactsink.contract.errors import Fatal, Retryable
 from exactsink.contract.model import Committable, InDoubt, Lost, Txn, Unknown
 from exactsink.toolkit.storage.durable import DurableFile, file_sha256, file_times, remove_files, storage_errors
 from exactsink.toolkit.storage.object_file import ObjectFile
@@ -57,12 +57,19 @@ def voted(path: AnyPath, size: int, sha256: str) -> bytes:
 def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | None:
     """Return the damage of a staged file: Lost if it is missing, Unknown if it was changed, None if it is whole.
 
-    Raises Fatal for a vote that names a file outside the folder.
+    Raises Fatal for a vote that names a file outside the folder, and Retryable if there is no folder: this machine may
+    not see it, and then its files prove nothing.
     """
     path, size, sha256 = _voted_file(folder, committable)
     try:
         whole = _size(path) == size and file_sha256(path) == sha256
     except FileNotFoundError:
+        if isinstance(folder, Path) and not folder.is_dir():
+            raise Retryable(
+                f"there is no staging folder {folder}, and it may hold decided rows",
+                why="somebody deleted it, or this machine does not see it",
+                next=f"repeat where the folder exists; only if it was deleted: mkdir -p '{folder}'",
+            ) from None
         return Lost(f"staged file {path} is gone, and no marker holds its epoch")
     return None if whole else Unknown(f"staged file {path} is not the one that was voted ({size} bytes)")
 
