@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
 
-from exactsink.contract import AlreadyCommitted, Committed, LineageError, Mark, Retryable
-from exactsink.testing import ConformanceSuite, Runner
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Committer, LineageError, Mark, Retryable
+from exactsink.testing import ConformanceSuite, Runner, Session
 from exactsink.testing.target import ROWS
+from exactsink.toolkit import sql
 from exactsink.toolkit.storage import ObjectPath, path_of
 from exactsink_iceberg import writer as writer_module
 from exactsink_iceberg.conformance import StrictTarget
@@ -23,7 +29,7 @@ STORES = """
 all-votes-lost another-journal answer-lost bad-rows-apart births-at-once commit-replayed commits-at-once
 foreign-untouched judged-again killed-after-pre_commit killed-after-write killed-inside-sweep loser-swept
 marks-trimmed other-process others-untouched quarantine-replayed second-journal stalled-after-pre_commit
-stalled-after-write undecided-invisible unknown-after-commit unknown-before-commit
+stalled-after-write stalled-inside-commit undecided-invisible unknown-after-commit unknown-before-commit
 """
 
 
@@ -36,6 +42,18 @@ def test_the_kit_on_postgres_and_s3(
     uri = postgres.create_database(f"kit_{abs(hash(tmp_path)):x}")
     target = StrictTarget(("kind",), uri, bucket)
     ConformanceSuite().test_conformance(scenario, target, tmp_path, s3_runner)
+
+
+def in_catalog(sink: Session, epoch: int, voted: Sequence[Committable], name: str, work: Callable[..., None]) -> Any:
+    """Commit, and call `work` at each of these events of the catalog's connections."""
+
+    def call(committer: Committer) -> Any:
+        committer.mark()
+        engine = vars(getattr(committer, "_real", committer))["_target"].catalog.engine
+        event.listen(engine, name, work)
+        return committer.commit(epoch, voted)
+
+    return sink.with_committer(call)
 
 
 def test_epochs_in_postgres_and_s3_beside_another_writer(postgres_lake: Lake) -> None:
@@ -71,6 +89,48 @@ def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
     assert len(root.uploads()) == 1
     sink.abort(*sink.listed())
     assert (root.uploads(), sink.listed()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("store", "ends"),
+    [
+        ("postgres_lake", [Committed(), AlreadyCommitted()]),
+        ("lake", ["shop.orders accepted no snapshot in 2 tries", Committed()]),
+    ],
+    ids=["postgres", "sqlite"],
+)
+def test_a_driver_that_stalls_with_the_catalogs_lock_keeps_the_next_one_waiting_only_for_a_while(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, store: str, ends: list[object]
+) -> None:
+    """PostgreSQL takes the lock away; SQLite can't, so that the next driver ends, and is started again."""
+    monkeypatch.setattr(sql, "_IDLE_SECONDS", 1)
+    lake: Lake = request.getfixturevalue(store)
+    epochs(lake.session(), 0)
+    sink = lake.session(uri=lake.uri + "?timeout=0.1" * (store == "lake"))
+    voted, found = sink.prepare(1, [rows(1)]), list[object]()
+
+    def next_one(_: object) -> None:
+        if not found:
+            try:
+                found.extend(sink.commit(1, voted))
+            except Retryable as error:
+                found.append(error.what)
+
+    found.extend(in_catalog(sink, 1, voted, "commit", next_one))
+    assert (found, lake.ids()) == (ends, Counter([0, 1]))
+
+
+def test_a_commit_that_sqlite_refuses_because_of_a_reader_is_not_taken_for_done(lake: Lake) -> None:
+    """SQLite keeps the refused transaction open, and the connection that has it would read its own rows."""
+    epochs(lake.session(), 0)
+    sink = lake.session(uri=f"{lake.uri}?timeout=0.1")
+    voted = sink.prepare(1, [rows(1)])
+    catalog = sqlite3.connect(lake.folder / "catalog.db")
+    with closing(catalog.execute("SELECT 1 FROM iceberg_tables UNION SELECT 2")) as reader:
+        reader.fetchone()  # there is one row more, so that the file stays locked
+        with pytest.raises(Retryable, match="in 2 tries: OperationalError: database is locked"):
+            sink.commit_marked(1, voted)
+    assert (sink.commit_marked(1, voted), lake.ids()) == ([Committed()], Counter([0, 1]))
 
 
 def test_a_catalog_whose_answer_is_lost_after_its_work(postgres: Postgres, tmp_path: Path) -> None:
