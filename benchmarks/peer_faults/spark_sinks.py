@@ -15,6 +15,7 @@ from typing import Any
 from tests.e2e.jobs import PARTICIPANTS, ROWS_A_BATCH, ids, write_source
 from tests.e2e.kafka_source import SPARK_VERSION, kafka_jars
 from tests.servers.kafka_jars import JarSet, jars
+from tests.servers.spark_tables import DELTA, ICEBERG
 from tests.servers.spark_versions import python_with_spark, spark_home
 
 from benchmarks.peer_faults import held
@@ -25,8 +26,6 @@ __all__ = ["PLAYS"]
 
 _STARTING = "NativeCodeLoader|SparkConf|ResolveWriteToStream|Utils"
 _PROBLEM = re.compile(rf"^\S+ \S+ (?:WARN|ERROR) (?!{_STARTING})(\w+: .*)$", re.MULTILINE)
-_DELTA = JarSet("delta-spark-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), alone=True)
-_ICEBERG = JarSet("iceberg-spark-4.0-1.10.0", ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",), alone=True)
 _ONE_EPOCH = PARTICIPANTS * ROWS_A_BATCH
 
 
@@ -94,7 +93,7 @@ class _Tables:
 _TABLES = (
     _Tables(
         "Delta",
-        _DELTA,
+        DELTA,
         {
             "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -104,7 +103,7 @@ _TABLES = (
     ),
     _Tables(
         "Iceberg",
-        _ICEBERG,
+        ICEBERG,
         {
             "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
             "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
