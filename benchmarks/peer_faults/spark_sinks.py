@@ -15,12 +15,12 @@ from typing import Any
 from tests.e2e.jobs import PARTICIPANTS, ROWS_A_BATCH, ids, write_source
 from tests.e2e.kafka_source import SPARK_VERSION, kafka_jars
 from tests.servers.kafka_jars import JarSet, jars
-from tests.servers.spark_tables import DELTA, ICEBERG
 from tests.servers.spark_versions import python_with_spark, spark_home
 
 from benchmarks.peer_faults import held
 from benchmarks.peer_faults.plays import BETWEEN, FILES, IN_BATCH, Play, Played, Stage, require
 from benchmarks.peer_faults.runs import Run
+from benchmarks.peer_faults.spark_tables import DELTA, ICEBERG
 
 __all__ = ["PLAYS"]
 

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.peer_faults.spark_tables import DELTA, rows_in_spark
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from exactsink.contract import Committed, Fatal, LineageError, PreflightError
 from exactsink.testing.target import ROWS
 from exactsink_delta import writer as writer_module
 from tests.integration.delta.tables import asked, epochs, found, read, rows, session, table
-from tests.servers.spark_tables import DELTA, rows_in_spark
 from tests.unit.judged import judged
 
 

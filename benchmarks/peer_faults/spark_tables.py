@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.feather as feather
-
 from tests.servers.kafka_jars import JarSet, jars
 from tests.servers.spark_versions import python_with_spark, spark_home
 
