@@ -60,7 +60,7 @@ _TRIES = 100
 """How often other writers may be faster: each try takes about 10 ms."""
 
 _FAILURES = 2
-"""How often a call may fail for another reason: one that waits for a lock or an answer takes up to a minute."""
+"""How often a call may fail for another reason: a call may wait for a lock or an answer for up to a minute."""
 
 
 class IcebergCommitter(Committer):
