@@ -20,7 +20,8 @@ from tests.servers.spark_versions import python_with_spark, spark_home
 from benchmarks.peer_faults import held
 from benchmarks.peer_faults.plays import BETWEEN, FILES, IN_BATCH, Play, Played, Stage, require
 from benchmarks.peer_faults.runs import Run
-from benchmarks.peers.lines.tables import DELTA_CONF, DELTA_JARS, ICEBERG_CONF, ICEBERG_JARS
+from benchmarks.peer_faults.spark_tables import DELTA, ICEBERG
+from benchmarks.peers.lines.tables import DELTA_CONF, ICEBERG_CONF
 
 __all__ = ["PLAYS"]
 
@@ -93,14 +94,14 @@ class _Tables:
 _TABLES = (
     _Tables(
         "Delta",
-        DELTA_JARS,
+        DELTA,
         DELTA_CONF,
         lambda stage: str(stage.folder / "delta"),
         lambda stage: stage.in_delta,
     ),
     _Tables(
         "Iceberg",
-        ICEBERG_JARS,
+        ICEBERG,
         {**ICEBERG_CONF, "spark.sql.catalog.lake.warehouse": "{folder}/warehouse"},
         lambda stage: "lake.shop.rows",
         lambda stage: stage.in_sparks_iceberg,

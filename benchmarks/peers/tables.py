@@ -15,13 +15,13 @@ from tests.servers.kafka_jars import jars
 from tests.servers.spark_versions import python_with_spark, spark_home
 
 from benchmarks.command import Sizes, run_all
+from benchmarks.peer_faults import spark_tables
 from benchmarks.peers.lines import tables
 from benchmarks.peers.summary import missed, save_summary
 
-_VERSION = "4.0.0"
 _KINDS = {
-    "delta": (tables.DELTA, tables.DELTA_JARS, tables.DELTA_CONF),
-    "iceberg": (tables.ICEBERG, tables.ICEBERG_JARS, tables.ICEBERG_CONF),
+    "delta": (tables.DELTA, spark_tables.DELTA, tables.DELTA_CONF),
+    "iceberg": (tables.ICEBERG, spark_tables.ICEBERG, tables.ICEBERG_CONF),
 }
 
 
@@ -34,9 +34,9 @@ _KINDS = {
 def main(kind: str, warm_ups: int, rounds: int, scale: float, out: Path) -> None:
     """Write the same stream into a table by both, and print the missed bounds."""
     line, jar_set, conf = _KINDS[kind]
-    if pyspark.__version__ != _VERSION:
+    if pyspark.__version__ != spark_tables.SPARK:
         settings = {"spark.jars": ",".join(map(str, sorted(jars(jar_set).glob("*.jar")))), **conf}
-        python = python_with_spark(_VERSION)
+        python = python_with_spark(spark_tables.SPARK)
         given = " ".join(f"--conf {key}={value}" for key, value in settings.items())
         os.environ |= {"PYSPARK_SUBMIT_ARGS": f"{given} pyspark-shell", "SPARK_HOME": str(spark_home(python))}
         os.execv(python, [str(python), "-m", "benchmarks.peers.tables", *sys.argv[1:]])

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 import pyarrow as pa
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.sorting import SortDirection
@@ -57,6 +58,9 @@ __all__ = ["IcebergCommitter"]
 
 _TRIES = 100
 """How often other writers may be faster: each try takes about 10 ms."""
+
+_FAILURES = 2
+"""How often a call may fail for another reason: a call may wait for a lock or an answer for up to a minute."""
 
 
 class IcebergCommitter(Committer):
@@ -123,9 +127,9 @@ class IcebergCommitter(Committer):
         Idempotent, from any process; durable when it returns. If a file is gone, the whole set is lost once an empty
         snapshot exists: a driver that saw all files and stalled can't add them any more.
         """
-        marker, refused = self._marker(epoch, committables), ""
+        marker, refusals = self._marker(epoch, committables), list[Exception]()
         with self._answering():
-            for _ in range(_TRIES):
+            while len(refusals) < _TRIES:
                 table = self._target.standing()
                 self._target.remove_refused(table)
                 stored = self._target.marker(table)
@@ -140,10 +144,14 @@ class IcebergCommitter(Committer):
                 else:
                     assert stored is not None, "only epochs below a mark can be lost"
                     refused = self._target.put(table, stored, [])
-                if not refused:
+                if refused is None:
                     return [damage] * len(committables) if damage else self._settled(committables, Committed())
-        what = f"{self._options.table} accepts no snapshot"
-        raise Retryable(what, why=f"{_TRIES} tries were refused: {refused}", next="start the job again")
+                refusals.append(refused)
+                if sum(not isinstance(each, CommitFailedException) for each in refusals) == _FAILURES:
+                    break
+        why = f"{type(refusals[-1]).__name__}: {getattr(refusals[-1], 'orig', None) or refusals[-1]}"
+        what = f"{self._options.table} accepted no snapshot in {len(refusals)} tries"
+        raise Retryable(what, why=why, next="start the job again")
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
         marker = self._marker(epoch, committables)

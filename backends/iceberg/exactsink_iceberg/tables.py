@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -23,18 +24,21 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
+from pyiceberg.utils.config import Config
 from requests import RequestException
+from sqlalchemy import Connection, ExceptionContext, event, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from exactsink.contract import Fatal, Retryable
 from exactsink.toolkit.roads import Marker
+from exactsink.toolkit.sql import limits_of_libpq, postgres_limits
 from exactsink.toolkit.storage import ObjectPath, create_file, make_folder, path_of
 from exactsink_iceberg.durable_io import path_at, sync_file
 from exactsink_iceberg.marks import KeptMark, ancestors, shown_mark
 from exactsink_iceberg.options import IcebergOptions
 from exactsink_iceberg.preflight import new_columns, new_spec
 
-__all__ = ["SinkTable"]
+__all__ = ["LimitedSqlCatalog", "SinkTable"]
 
 _BIRTH = -1
 _NO_ACCESS = (UnauthorizedError, ForbiddenError, OAuthError)
@@ -49,6 +53,33 @@ class _Try:
     base: int | None
     snapshot: int
     files: tuple[str, ...]
+
+
+class LimitedSqlCatalog(SqlCatalog):
+    """A SQL catalog with durable commits. It waits permanently for no server, and for no lock of a stalled process."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        url = make_url(properties["uri"])
+        limits = limits_of_libpq(url.get_driver_name(), url.query)
+        limited = url.update_query_dict({setting: str(number) for setting, number in limits.items()})
+        super().__init__(name, **{**properties, "uri": limited.render_as_string(hide_password=False)})
+
+    def _init_catalog(self) -> None:
+        event.listen(self.engine, "begin", self._begin)
+        event.listen(self.engine, "handle_error", self._drop)
+        super()._init_catalog()
+
+    @staticmethod
+    def _begin(connection: Connection) -> None:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT {postgres_limits()}")
+        elif connection.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA synchronous = EXTRA")  # it syncs the folder, too
+
+    @staticmethod
+    def _drop(error: ExceptionContext) -> None:
+        """Close the connection. A COMMIT that SQLite refused would stay open there, and be read as if it was done."""
+        error.is_disconnect = True
 
 
 class SinkTable:
@@ -70,12 +101,14 @@ class SinkTable:
         if self._catalog is None:
             make_folder(self.root)
             options = self._options
-            given = {name: value.get_secret_value() for name, value in options.catalog_options.items()}
+            given: dict[str, Any] = {name: value.get_secret_value() for name, value in options.catalog_options.items()}
             given["py-io-impl"] = "exactsink_iceberg.durable_io.DurableFileIO"
             if options.uri is not None:
                 given["uri"] = options.uri.get_secret_value()
             if options.catalog_kind == "sql":
-                given |= {"type": "sql", "warehouse": self._location}
+                given |= {"warehouse": self._location, "py-catalog-impl": "exactsink_iceberg.tables.LimitedSqlCatalog"}
+                given = {**(Config().get_catalog_config(options.catalog) or {}), **given}
+                given.pop("type", None)
             self._catalog = load_catalog(options.catalog, **given)
             if (session := getattr(self._catalog, "_session", None)) is not None:
                 real = session.request  # by itself, it waits permanently
@@ -151,8 +184,10 @@ class SinkTable:
             return []
         return [task.file for task in table.scan().use_ref(self._options.branch).plan_files()]
 
-    def put(self, table: Table, marker: Marker, files: Sequence[DataFile], replaced: Sequence[DataFile] = ()) -> str:
-        """Add a snapshot directly after the branch's last one, or none; return why it may be missing, empty on success.
+    def put(
+        self, table: Table, marker: Marker, files: Sequence[DataFile], replaced: Sequence[DataFile] = ()
+    ) -> Exception | None:
+        """Add a snapshot directly after the branch's last one, or none; return the error if it may be missing.
 
         If it may be missing, read the table again. It is one call of the catalog. pyiceberg's own commit would repeat
         the call, and write our mark over another. It would also delete manifests after a refusal, although the table
@@ -182,9 +217,9 @@ class SinkTable:
         try:
             self.catalog.commit_table(table, (*tx._requirements, *guards), tx._updates)
         except Exception as error:  # whatever the error is, only the table shows the outcome
-            return f"{type(error).__name__}: {error}"
+            return error
         self._tries.pop()
-        return ""
+        return None
 
     def remove_refused(self, table: Table) -> None:
         """Remove the manifests of tries that failed, because another snapshot follows their parent.
@@ -210,7 +245,8 @@ class SinkTable:
         mine = [each for each in line if each.summary is not None and self._key in each.summary.additional_properties]
         old = [each.snapshot_id for each in mine[keep:] if each.snapshot_id not in named]
         if old:
-            table.maintenance.expire_snapshots().by_ids(old).commit()
+            with suppress(CommitFailedException):  # another writer was faster: the next call expires them
+                table.maintenance.expire_snapshots().by_ids(old).commit()
 
     def close(self) -> None:
         """Close the catalog's connections."""

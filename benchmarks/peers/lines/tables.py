@@ -8,7 +8,6 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 from pyiceberg.table import StaticTable
-from tests.servers.kafka_jars import JarSet
 
 from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import SPARK, Sides, bounded
@@ -16,18 +15,12 @@ from benchmarks.peers.source import ROWS, epochs_of, make_source
 from benchmarks.peers.spark_sinks import stream_into
 from benchmarks.plan import Benchmark, Plan, Setting, Variant, Work
 
-__all__ = ["DELTA", "DELTA_CONF", "DELTA_JARS", "ICEBERG", "ICEBERG_CONF", "ICEBERG_JARS"]
+__all__ = ["DELTA", "DELTA_CONF", "ICEBERG", "ICEBERG_CONF"]
 
-DELTA_JARS = JarSet(
-    "delta-spark-4.0.0", ("io.delta:delta-spark_2.13:4.0.0", "io.delta:delta-storage:4.0.0"), alone=True
-)
 DELTA_CONF = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-ICEBERG_JARS = JarSet(
-    "iceberg-spark-4.0-1.10.0", ("org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.10.0",), alone=True
-)
 ICEBERG_CONF = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
     "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
 import pytest
+from benchmarks.peer_faults.spark_tables import DELTA, rows_in_spark
 from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from exactsink.contract import Committed, Fatal, LineageError, PreflightError
@@ -52,6 +53,19 @@ def test_rows_of_every_type_come_back_and_readers_pass_over_files(tmp_path: Path
     ]
     assert actions[0]["min.at"] == actions[0]["max.at"] == moment
     assert [(a["partition.day"], a["partition.ok"]) for a in actions] == [(date(2026, 1, 2), True), (None, None)]
+
+
+@pytest.mark.proof
+def test_spark_with_deltas_jar_reads_epochs_added_columns_and_replaced_partitions(tmp_path: Path) -> None:
+    odd, run = "a/b c%=é", session(tmp_path, job="run", mode="overwrite_partitions")
+    sink = session(tmp_path, partition_by=("kind",), on_schema_change="add_columns")
+    sink.commit(0, sink.prepare(0, [rows(1), rows(2, kind=odd), rows(3, kind=None)]))
+    sink.commit(1, sink.prepare(1, [rows(4, kind=odd).append_column("note", pa.array(["n"]))]))
+    run.commit(0, run.prepare(0, [rows(5)]))
+    wheres = ("true", f"kind = '{odd}'", "kind IS NULL", "note = 'n'", "id = 5", "id = 1")
+    read_back = rows_in_spark(DELTA, *((str(tmp_path / "table"), where) for where in wheres))
+    assert [sorted(row["id"] for row in each) for each in read_back] == [[2, 3, 4, 5], [2, 4], [3], [4], [5], []]
+    assert {row["id"]: row["note"] for row in read_back[0]} == {2: None, 3: None, 4: "n", 5: None}
 
 
 def test_many_row_groups_of_many_partitions_keep_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from exactsink.testing import Session
 from exactsink.testing.target import ROWS
 from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
 
-__all__ = ["KEY", "Lake", "epochs", "interrupted", "rows"]
+__all__ = ["KEY", "Lake", "committed_by", "epochs", "interrupted", "rows"]
 
 KEY = "exactsink.shop.lake"
 TABLE = "shop.orders"
@@ -72,39 +72,35 @@ class Lake:
 
 
 def epochs(sink: Session, *numbers: int) -> None:
-    """Write and commit epochs; each has a row with its own number. A failure shows what the catalog answered."""
+    """Write and commit epochs; each has a row with its own number."""
     for epoch in numbers:
-        found = sink.with_committer(partial(_committed, epoch=epoch, voted=sink.prepare(epoch, [rows(epoch)])))
-        assert found[0] == {Committed()}, found
-
-
-def _committed(committer: Committer, epoch: int, voted: Sequence[Committable]) -> tuple[set[Any], list[str]]:
-    target, answers = vars(getattr(committer, "_real", committer))["_target"], list[str]()
-    real = target.put
-    target.put = lambda *given: answers.append(real(*given)) or answers[-1]
-    return set(committer.commit(epoch, voted)), answers
+        assert set(sink.commit(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}
 
 
 def interrupted(sink: Session, epoch: int, voted: Sequence[Committable], between: Callable[[], object]) -> set[Any]:
     """Commit with a committer that has looked at table and files when `between` happens, once, before its call."""
     done = list[object]()
 
+    def commit_table(real: Callable[..., Any], *asked: Any) -> Any:
+        if not done:
+            try:
+                done.append(between())
+            except Exception as error:  # it would be taken for the catalog's answer
+                done.append(error)
+        return real(*asked)
+
+    outcomes = committed_by(sink, epoch, voted, commit_table)
+    assert not isinstance(done[0], Exception), done
+    return outcomes
+
+
+def committed_by(sink: Session, epoch: int, voted: Sequence[Committable], commit_table: Callable[..., Any]) -> set[Any]:
+    """Commit by this function in place of the catalog's. It gets that one first."""
+
     def call(committer: Committer) -> set[Any]:
         committer.mark()
         catalog = vars(getattr(committer, "_real", committer))["_target"].catalog
-        real = catalog.commit_table
-
-        def commit_table(*asked: Any) -> Any:
-            if not done:
-                try:
-                    done.append(between())
-                except Exception as error:  # it would be taken for the catalog's answer
-                    done.append(error)
-            return real(*asked)
-
-        catalog.commit_table = commit_table
+        catalog.commit_table = partial(commit_table, catalog.commit_table)
         return set(committer.commit(epoch, voted))
 
-    outcomes = sink.with_committer(call)
-    assert not isinstance(done[0], Exception), done
-    return outcomes
+    return sink.with_committer(call)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
 
-from exactsink.contract import AlreadyCommitted, Committed, LineageError, Mark, Retryable
+from exactsink.contract import AlreadyCommitted, Committed, Committer, LineageError, Mark, Retryable
 from exactsink.testing import ConformanceSuite, Runner
 from exactsink.testing.target import ROWS
+from exactsink.toolkit import sql
 from exactsink.toolkit.storage import ObjectPath, path_of
-from exactsink_iceberg import writer as writer_module
 from exactsink_iceberg.conformance import StrictTarget
+from tests.integration.delta import tables as delta
 from tests.integration.iceberg.lake import Lake, epochs, interrupted, rows
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import Postgres, own_postgres
@@ -23,7 +27,7 @@ STORES = """
 all-votes-lost another-journal answer-lost bad-rows-apart births-at-once commit-replayed commits-at-once
 foreign-untouched judged-again killed-after-pre_commit killed-after-write killed-inside-sweep loser-swept
 marks-trimmed other-process others-untouched quarantine-replayed second-journal stalled-after-pre_commit
-stalled-after-write undecided-invisible unknown-after-commit unknown-before-commit
+stalled-after-write stalled-inside-commit undecided-invisible unknown-after-commit unknown-before-commit
 """
 
 
@@ -58,19 +62,52 @@ def test_epochs_in_postgres_and_s3_beside_another_writer(postgres_lake: Lake) ->
     assert sum("/snap-" in name for name in names) == 2, "the refused one is removed"
 
 
+@pytest.mark.parametrize("name", ["delta", "iceberg"])
 def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
-    postgres_lake: Lake, monkeypatch: pytest.MonkeyPatch
+    postgres_lake: Lake, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(writer_module, "_BUFFERED_BYTES", 1)
-    sink = postgres_lake.session()
-    texts = pa.array([os.urandom(1 << 20).hex() for _ in range(20)])
+    monkeypatch.setattr(f"exactsink_{name}.writer._BUFFERED_BYTES", 1)
+    root = path_of(f"{bucket}/large/table" if name == "delta" else postgres_lake.warehouse)
+    sink = delta.session(tmp_path, path=str(root)) if name == "delta" else postgres_lake.session()
     writer = sink.writer(0, 0, ROWS, sink.open(0, ROWS))
-    writer.write(pa.record_batch([pa.array(range(20)), texts, pa.array([0.0] * 20)], schema=ROWS))
-    root = path_of(postgres_lake.warehouse)
+    texts = pa.array([os.urandom(1 << 20).hex() for _ in range(20)])
+    for _ in range(2):  # a part has 16 MiB
+        writer.write(pa.record_batch([pa.array(range(20)), texts, pa.array([0.0] * 20)], schema=ROWS))
     assert isinstance(root, ObjectPath)
     assert len(root.uploads()) == 1
     sink.abort(*sink.listed())
     assert (root.uploads(), sink.listed()) == ([], [])
+
+
+def test_a_driver_that_stalls_with_its_catalogs_lock_keeps_the_next_one_waiting_only_for_a_while(
+    postgres_lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql, "_IDLE_SECONDS", 1)
+    sink = postgres_lake.session()
+    epochs(sink, 0)
+    voted, found = sink.prepare(1, [rows(1)]), list[object]()
+
+    def call(committer: Committer) -> None:
+        committer.mark()
+        engine = vars(getattr(committer, "_real", committer))["_target"].catalog.engine
+        event.listen(engine, "commit", lambda _: found or found.extend(sink.commit(1, voted)))
+        found.extend(committer.commit(1, voted))
+
+    sink.with_committer(call)
+    assert (found, postgres_lake.ids()) == ([Committed(), AlreadyCommitted()], Counter([0, 1]))
+
+
+def test_a_commit_that_sqlite_refuses_because_of_a_reader_is_not_taken_for_done(lake: Lake) -> None:
+    """SQLite keeps the refused transaction open, and the connection that has it would read its own rows."""
+    epochs(lake.session(), 0)
+    sink = lake.session(uri=f"{lake.uri}?timeout=0.1")
+    voted = sink.prepare(1, [rows(1)])
+    reading = sqlite3.connect(lake.folder / "catalog.db").execute("SELECT 1 FROM iceberg_tables UNION SELECT 2")
+    with closing(reading):
+        reading.fetchone()  # there is one row more, so that the file stays locked
+        with pytest.raises(Retryable, match="in 2 tries: OperationalError: database is locked"):
+            sink.commit_marked(1, voted)
+    assert (sink.commit_marked(1, voted), lake.ids()) == ([Committed()], Counter([0, 1]))
 
 
 def test_a_catalog_whose_answer_is_lost_after_its_work(postgres: Postgres, tmp_path: Path) -> None:
@@ -101,5 +138,4 @@ def test_a_catalog_whose_database_is_killed_under_a_commit(tmp_path: Path) -> No
         with pytest.raises(Retryable, match="can't be used"):
             interrupted(sink, 1, voted, lambda: server.stop("immediate"))
         server.start()
-        assert sink.commit(1, voted) == [Committed()]
-        assert lake.ids() == Counter([0, 1])
+        assert (sink.commit(1, voted), lake.ids()) == ([Committed()], Counter([0, 1]))

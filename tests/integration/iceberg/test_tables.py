@@ -233,8 +233,7 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     ("options", "said"),
     [
         ({"keys": ["id"]}, "use backend = \"idempotent_upsert\""),
-        ({"uri": None}, "give uri"),
-        ({"table": "orders"}, "NAMESPACE.NAME"),
+        ({"uri": None}, "give uri"), ({"table": "orders"}, "NAMESPACE.NAME"),
         ({"warehouse": "gs://bucket/lake"}, "not supported"),
     ],
 )  # fmt: skip

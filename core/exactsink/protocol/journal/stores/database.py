@@ -15,35 +15,17 @@ from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import NullPool, QueuePool
 
 from exactsink.contract import ConfigError, PreflightError
+from exactsink.toolkit.sql import LOCK_SECONDS, limits_of_libpq, postgres_limits
 
 __all__ = ["Database"]
-
-_LOCK_SECONDS = 30
-
-_LIBPQ = MappingProxyType(
-    {
-        "connect_timeout": 10,
-        "fallback_application_name": "exactsink journal",
-        # A peer that is gone silently is an error within a minute, not after the kernel's quarter of an hour.
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        "tcp_user_timeout": 30_000,
-    }
-)
-"""Parameters of libpq, unless the URL sets them."""
 
 _PIP = MappingProxyType({"MySQLdb": "mysqlclient", "psycopg": "'psycopg[binary]>=3.2'", "psycopg2": "psycopg2-binary"})
 """Distributions with a name other than their module's."""
 
-# remote_apply is stronger than on; everything else is weaker. The timeouts keep a stalled driver from blocking a seq
-# permanently, and from waiting for one: it gets an error, and reads the seq.
+# A stalled driver neither blocks a seq permanently, nor waits for one so: it gets an error, and reads the seq.
 _POSTGRES_TRANSACTION = f"""
 SELECT pg_is_in_recovery(), current_setting('transaction_read_only') = 'on', current_setting('fsync') = 'off',
-    set_config('synchronous_commit',
-        CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true),
-    set_config('lock_timeout', '{_LOCK_SECONDS}s', true),
-    set_config('idle_in_transaction_session_timeout', '{_LOCK_SECONDS}s', true)
+    {postgres_limits()}
 """
 
 
@@ -119,7 +101,7 @@ def _engine(given: URL) -> Engine:
     options: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     if given.get_backend_name() == "sqlite":
         # isolation_level None: the driver begins no transaction by itself.
-        options = {"poolclass": NullPool, "connect_args": {"isolation_level": None, "timeout": _LOCK_SECONDS}}
+        options = {"poolclass": NullPool, "connect_args": {"isolation_level": None, "timeout": LOCK_SECONDS}}
     elif given.get_backend_name() == "postgresql":
         # Set here, whatever the role's default or the URL's autocommit says.
         options |= {"isolation_level": "READ COMMITTED", "connect_args": _libpq(given)}
@@ -143,7 +125,9 @@ def _engine(given: URL) -> Engine:
 def _libpq(given: URL) -> Mapping[str, Any]:
     if given.get_driver_name() not in ("psycopg", "psycopg2"):
         return {}
-    arguments: dict[str, Any] = {name: value for name, value in _LIBPQ.items() if name not in given.query}
+    arguments: dict[str, Any] = {**limits_of_libpq(given.get_driver_name(), given.query)}
+    if "fallback_application_name" not in given.query:
+        arguments["fallback_application_name"] = "exactsink journal"
     if given.get_driver_name() == "psycopg":
         arguments["prepare_threshold"] = None  # a pooler may send each transaction to another connection
     return arguments
