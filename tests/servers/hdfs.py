@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+from tests.servers.kafka import JVM
 from tests.servers.kafka_jars import JarSet, jars, java
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
@@ -68,7 +69,7 @@ class HdfsServer(ServerProcess, Hdfs):
         return found["BlocksWritten"], found["FsyncCount"]
 
     def _command(self) -> Sequence[str | Path]:
-        start = [java(), "-Xmx600m", "-cp", f"{self._jars}/*", self.folder / "Cluster.java"]
+        start = [java(), *JVM, "-cp", f"{self._jars}/*", self.folder / "Cluster.java"]
         return [*start, self.folder / "data", *map(str, self._ports.numbers)]
 
     def _answers(self) -> bool:
