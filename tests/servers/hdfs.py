@@ -15,7 +15,7 @@ from tests.servers.kafka import JVM
 from tests.servers.kafka_jars import JarSet, jars, java
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.process import ServerProcess, owned
+from tests.servers.process import AtPort, ServerProcess, owned
 
 __all__ = ["Hdfs", "HdfsServer", "own_hdfs", "shared_hdfs"]
 
@@ -35,14 +35,10 @@ class Cluster {
 """
 
 
-class Hdfs:
+class Hdfs(AtPort):
     """A running cluster, for users who must not stop it. `port` is the NameNode's HTTP port."""
 
     environment: Mapping[str, str] = {}
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
 
     def new_bucket(self, stem: str) -> str:
         """Return the cluster's address with the unique name of a folder."""
