@@ -134,7 +134,7 @@ def test_upserts_into_mariadb_killed_before_and_after_the_decision_and_the_commi
     write_source(tmp_path, 4 * PARTICIPANTS)
     database = mariadb.new_database("e2e")
     sinks = jobs.SINKS.replace("sqlite:///{folder}/table.db", mariadb.url(database)) + f'strategy = "{strategy}"\n'
-    job = write_job(tmp_path, sinks, source=TWO_FILES)
+    job = write_job(tmp_path, sinks, "allow_early_rows = true\n", TWO_FILES)
     for epoch, (point, edge) in enumerate((p, e) for p in ("decide", "commit:table") for e in ("before", "after")):
         drivers.killed(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
     drivers.whole(job, jvm=jvm)

@@ -13,7 +13,7 @@ from tests.e2e.drivers import Drivers
 from tests.e2e.jobs import LINES, SPARK, write_job, write_source
 from tests.e2e.warm_jvm import WarmJvm
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
 _BATCHES = 8
 _QUERY = """
