@@ -1,49 +1,68 @@
-"""The kit on targets of the `files` backend, and staged rows, in the emulators of Azure and Google Cloud Storage."""
+"""The kit on targets of the `files` backend, and staged rows, in emulators of clouds, in HDFS and on an SFTP server."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from typing import Any
 
 import azure.storage.blob  # noqa: F401 - these here once, not in each process that the kit forks
 import google.cloud.storage  # noqa: F401
 import pytest
 
 from exactsink.testing import ConformanceTarget, Runner
-from tests.conformance.store_targets import StagingOnS3, StoreTarget
+from tests.conformance.store_targets import RenameTarget, StagingOnS3, StoreTarget
 from tests.conformance.test_backends import OnPlace, chosen
 from tests.servers.azurite import shared_azurite
 from tests.servers.fake_gcs import ComposeOnce, FakeGcs, shared_fake_gcs
+from tests.servers.hdfs import shared_hdfs
 from tests.servers.s3_proxy import cutting_s3
+from tests.servers.sftp import own_sftp
 
-_OF_CLOUDS = {"loser-swept", "one-vote-lost"}
-"""What a store's own class does; the rest is in `uploads`, which S3 plays."""
+_SERVERS: Any = {"azure": shared_azurite, "gcs": shared_fake_gcs, "hdfs": shared_hdfs}
+_SCHEMES = {"azure": "az", "gcs": "gs", "hdfs": "webhdfs"}
+_HDFS = pytest.param("hdfs", marks=pytest.mark.proof)
 
 
-@pytest.fixture(scope="module", params=["azure", "gcs"])
+@pytest.fixture(scope="module")
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Runner]]:
     """Return a URL, and a runner that was started in the environment that leads there."""
-    azure, basetemp = request.param == "azure", tmp_path_factory.getbasetemp()
-    with (shared_azurite if azure else shared_fake_gcs)(basetemp) as server, cutting_s3(server) as proxy:  # type: ignore[arg-type]
-        url = f"{'az' if azure else 'gs'}://{server.new_bucket('kit')}"
-        if not azure:
+    name, basetemp = request.param, tmp_path_factory.getbasetemp()
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        come = server = stack.enter_context(own_sftp() if name == "sftp" else _SERVERS[name](basetemp))
+        if name == "gcs":
+            proxy = stack.enter_context(cutting_s3(server))
             proxy.set(ComposeOnce(server.port))
-        come = server if azure else FakeGcs(server.folder, proxy.port)
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in come.environment.items():
-                patch.setenv(name, value)
-            with closing(Runner()) as runner:
-                yield url, runner
+            come = FakeGcs(server.folder, proxy.port)
+        for variable, value in come.environment.items():
+            patch.setenv(variable, value)
+        url = server.url if name == "sftp" else f"{_SCHEMES[name]}://{server.new_bucket('kit')}"
+        yield url, stack.enter_context(closing(Runner()))
 
 
+@pytest.mark.parametrize("place", ["azure", "gcs"], indirect=True)
 class TestFiles(OnPlace):
-    test_conformance = chosen(_OF_CLOUDS)
+    """What a store's own class does; the rest is in `uploads`, which S3 plays."""
+
+    test_conformance = chosen({"loser-swept", "one-vote-lost"})
 
     @pytest.fixture
     def target(self, place: tuple[str, Runner]) -> ConformanceTarget:
         return StoreTarget(place[0])
 
 
+@pytest.mark.parametrize("place", ["sftp", _HDFS], indirect=True)
+class TestRenames(OnPlace):
+    """The scenarios that differ from those in a local folder."""
+
+    test_conformance = chosen({"one-vote-lost", "unknown-after-commit"})
+
+    @pytest.fixture
+    def target(self, place: tuple[str, Runner]) -> ConformanceTarget:
+        return RenameTarget(place[0])
+
+
+@pytest.mark.parametrize("place", ["azure", "gcs", _HDFS], indirect=True)
 class TestStaging(OnPlace):
     test_conformance = chosen({"one-vote-lost"})
 

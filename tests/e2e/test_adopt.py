@@ -14,39 +14,33 @@ from exactsink.contract import LineageError
 from exactsink.protocol.journal.records import Decide
 from exactsink.spark import Job
 from exactsink.spark.session import read_source
-from exactsink.spark.supervise import supervise
 from tests.e2e.jobs import ids, in_lake, in_table, write_job, write_source
-
-
-def _run(path: Path, spark: SparkSession) -> Job:
-    job = Job.from_toml(path)
-    supervise(job, lambda: read_source(job.config, spark), wait=lambda attempt: None)
-    return job
+from tests.e2e.test_gone_back import run
 
 
 def test_epochs_go_on_with_a_new_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
     write_source(tmp_path, 2)
     path = write_job(tmp_path)
-    _run(path, spark)
+    run(spark, path)
     shutil.move(tmp_path / "checkpoint", tmp_path / "old")
     with pytest.raises(LineageError, match=r"(?s)is gone.*restore the checkpoint.*exactsink adopt"):
-        _run(path, spark)
+        run(spark, path)
     assert not (tmp_path / "checkpoint").exists(), "refused before the query started"
 
     assert main(["adopt", str(path)]) == 0
     write_source(tmp_path, 4)
     for batch in range(2):  # what the given-up query has read must not come again
         (tmp_path / "source" / f"{batch}.json").unlink()
-    job = _run(path, spark)
+    job = run(spark, path)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
     decided = [entry.record.epoch for entry in job.journal().entries() if isinstance(entry.record, Decide)]
     assert decided == [0, 1, 2, 3]
-    assert _run(path, spark).journal().read().next_epoch == 4, "the new query's restart finds its batches done"
+    assert run(spark, path).journal().read().next_epoch == 4, "the new query's restart finds its batches done"
 
     shutil.move(tmp_path / "checkpoint", tmp_path / "new")
     shutil.move(tmp_path / "old", tmp_path / "checkpoint")
     with pytest.raises(LineageError, match="belongs to query"):
-        _run(path, spark)
+        run(spark, path)
     assert in_lake(tmp_path) == in_table(tmp_path) == ids(4)
 
 
@@ -62,8 +56,8 @@ def test_a_query_that_ran_without_exactsink_is_adopted_where_it_stands(spark: Sp
     ).start().awaitTermination()
     write_source(tmp_path, 3)
     with pytest.raises(LineageError, match="the journal expects 0"):
-        _run(path, spark)
+        run(spark, path)
     assert main(["adopt", str(path)]) == 0, "though the refused start has claimed the journal for this query"
-    _run(path, spark)
+    run(spark, path)
     assert Counter(seen) + in_lake(tmp_path) == ids(3)
     assert in_lake(tmp_path) == in_table(tmp_path)

@@ -6,19 +6,20 @@ What a driver does by itself at each point is played in simulation, and in the k
 from __future__ import annotations
 
 import signal
-import sqlite3
-from contextlib import closing
+from collections import Counter
 from pathlib import Path
 
+import pyarrow.dataset as ds
 import pytest
 
 from exactsink.testing import Fault
-from tests.e2e import slow_tasks
+from tests.e2e import jobs, slow_tasks
 from tests.e2e.drivers import KILLED, Drivers
 from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, SPARK, TABLES, TWO_FILES, in_lake, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import SLOTS, Database, gate_of
 from tests.e2e.warm_jvm import WarmJvm
+from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import PostgresServer
 from tests.servers.waiting import wait_until
 
@@ -126,22 +127,18 @@ def test_tables_beside_kafka_and_postgres_killed_before_and_after_each_point_of_
 
 
 @pytest.mark.proof
-def test_stateful_query_whose_jvm_dies_between_commit_and_sparks_commit_log(tmp_path: Path, drivers: Drivers) -> None:
-    """The only driver runs with a JVM of their own, which dies with them: what Spark keeps in memory is gone."""
-    write_source(tmp_path, 4)
-    (tmp_path / "counting.py").write_text("def by_kind(frame):\n    return frame.groupBy('kind').count()\n")
-    sink = """
-[sinks.counts]
-backend = "idempotent_upsert"
-url = "sqlite:///{folder}/table.db"
-table = "counts"
-keys = ["kind"]
-create = true
-"""
-    job = write_job(tmp_path, sink, 'transform = "counting:by_kind"\noutput_mode = "update"\n')
-    drivers.killed(job, Fault("return", "before", "kill", 1))
-    assert not (tmp_path / "checkpoint" / "commits" / "1").exists()
-    drivers.whole(job)
-    with closing(sqlite3.connect(tmp_path / "table.db")) as connection:
-        counts = dict(connection.execute("SELECT kind, count FROM counts").fetchall())
-    assert counts == {"k0": 4 * 167, "k1": 4 * 167, "k2": 4 * 166}
+@pytest.mark.parametrize("strategy", ["staged", "direct"])
+def test_upserts_into_mariadb_killed_before_and_after_the_decision_and_the_commit(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, mariadb: MariaDB, strategy: str
+) -> None:
+    write_source(tmp_path, 4 * PARTICIPANTS)
+    database = mariadb.new_database("e2e")
+    sinks = jobs.SINKS.replace("sqlite:///{folder}/table.db", mariadb.url(database)) + f'strategy = "{strategy}"\n'
+    job = write_job(tmp_path, sinks, "allow_early_rows = true\n", TWO_FILES)
+    for epoch, (point, edge) in enumerate((p, e) for p in ("decide", "commit:table") for e in ("before", "after")):
+        drivers.killed(job, Fault(point, edge, "kill", epoch), jvm=jvm)  # type: ignore[arg-type]
+    drivers.whole(job, jvm=jvm)
+    source = ds.dataset(str(tmp_path / "source"), format="json").to_table().to_pylist()
+    found = mariadb.execute("SELECT id, kind, amount FROM `rows`", database=database)
+    assert Counter(found) == Counter((row["id"], row["kind"], row["amount"]) for row in source)
+    assert in_lake(tmp_path) == Counter(row["id"] for row in source)

@@ -14,7 +14,7 @@ from tests.e2e.drivers import Driver, Drivers
 from tests.e2e.jobs import PARTICIPANTS, write_source
 from tests.e2e.s3_job import Bucket, own_bucket
 from tests.e2e.warm_jvm import WarmJvm
-from tests.servers.s3 import S3
+from tests.servers.s3 import S3, bucket_on
 from tests.servers.s3_proxy import COMPLETE, CREATE_UPLOAD, ForgetsUploads, OneByOne, SlowDown, Trap
 from tests.servers.s3a_jars import s3a_jars
 
@@ -25,15 +25,8 @@ UPLOADS = 4 * PARTICIPANTS
 @pytest.fixture(scope="module")
 def s3_jvm(s3: S3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmJvm]:
     """A JVM with Spark's S3A connector, and credentials."""
-    with closing(_s3_jvm(s3, tmp_path_factory.mktemp("s3-jvm"))) as started:
+    with bucket_on(s3, "jvm"), closing(WarmJvm(tmp_path_factory.mktemp("s3-jvm"), "--jars", s3a_jars())) as started:
         yield started
-
-
-def _s3_jvm(s3: S3, folder: Path) -> WarmJvm:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in s3.environment.items():
-            patch.setenv(name, value)
-        return WarmJvm(folder, "--jars", s3a_jars())
 
 
 @pytest.fixture

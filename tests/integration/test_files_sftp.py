@@ -10,7 +10,7 @@ from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
 from exactsink_files.sftp import open_sftp
 from exactsink_files.snapshots import snapshot
 from tests.servers.sftp import Sftp, own_sftp
-from tests.unit.files_sink import DAYS, EPOCH, TEXT, Files, assert_two_files, files, lines, rows, two_files, visible
+from tests.unit.files_sink import DAYS, EPOCH, TEXT, assert_two_files, files, lines, rows, swept, two_files, visible
 
 
 @pytest.fixture(scope="module")
@@ -21,16 +21,12 @@ def server() -> Iterator[Sftp]:
         yield server
 
 
-def swept(sink: Files) -> None:
-    sink.abort(*sink.listed())
-
-
 def test_files_get_their_names_once_also_after_a_connection_was_lost(server: Sftp) -> None:
     sink, voted = two_files(f"{server.url}/lake", participants=2)  # type: ignore[arg-type]
     assert (sink.check(DAYS), sink.put_birth().epoch) == ([], None)
     committer = sink.backend.committer(sink.ctx)
     committer.mark()
-    server.stop()
+    server.crash()
     committer._place.root.fs.ftp.get_channel().close()  # type: ignore[attr-defined]
     with pytest.raises(Retryable):
         committer.commit(EPOCH, voted)

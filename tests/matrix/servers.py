@@ -37,7 +37,7 @@ _NOT_PLAYED = {
     "MySQL": "package registries have a server of 5.6 only, and this needs 8.0: it is written by its manual only",
     "MariaDB 10.6": "no package registry has it",
     "PostgreSQL 14": "it is refused by its number; its project has ended it",
-    "rclone serve s3": "nobody has played it",
+    "rclone serve s3": "1.76.0 passes the preflight; the kit was not played to its end",
 }
 
 
@@ -73,7 +73,7 @@ SERVERS: Mapping[str, Server] = {
             "kit": (_KIT, "-k", "Postgres and not Pooler"),
             "backend": ("tests/integration/postgres", "--deselect", "tests/integration/postgres/test_poolers.py"),
             "upserts": (f"{_UPSERTS}/test_postgres.py", f"{_UPSERTS}/test_postgres_questions.py"),
-            "job": (_KILLS, "tests/e2e/test_postgres_server.py", "-k", "slot or server or whenever"),
+            "job": (_KILLS, "tests/e2e/test_postgres_server.py", "-k", "slot or server"),
         },
     ),
     "PgBouncer": Server(
@@ -89,7 +89,7 @@ SERVERS: Mapping[str, Server] = {
         {
             "kit": (_KIT, "-k", "MariaDB"),
             "upserts": (f"{_UPSERTS}/test_mariadb.py", f"{_UPSERTS}/test_mariadb_questions.py"),
-            "job": (_KILLS, "-k", "whenever and mariadb"),
+            "job": (_KILLS, "-k", "mariadb"),
         },
     ),
     "Apache Kafka": Server(
@@ -154,6 +154,8 @@ def _failed(name: str, release: str, parts: list[str] | None, marks: str) -> boo
             command = tests(sys.executable, "-n", "2", "--dist", "loadgroup", "-m", marks, *words)
             with tempfile.TemporaryDirectory(prefix="exactsink-matrix-") as folder:
                 came = played(part, command, settings, Path(folder))
+            if came["failed"] == ["exit code 5"]:
+                continue  # pytest found no test to play, for example because of --quick
             _keep({"server": name, "version": version, "part": part}, {**came, "marks": marks})
             failed |= bool(came["failed"])
     return failed

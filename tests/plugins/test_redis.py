@@ -37,12 +37,12 @@ def test_what_is_committed_outlives_a_crash_of_the_server_with_its_mark(tmp_path
     with own_redis() as server:
         sink = session(server, tmp_path)
         voted = sink.prepare(0, [rows(1, 2), rows(3)])
-        server.kill()
+        server.crash()
         with pytest.raises(Retryable, match="Redis can't be used"):
             sink.commit(0, voted)
         server.start()
         assert len(sink.commit(0, voted)) == 2
-        server.kill()
+        server.crash()
         server.start()
         prefix = f"{{{tmp_path.name}}}"
         assert server.execute("HGETALL", f"{prefix}:count:kind") == {"k": "3"}

@@ -7,7 +7,6 @@ import fcntl
 import http.client
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import pytest
 
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.process import ServerProcess, owned
+from tests.servers.process import AtPort, ServerProcess, owned
 
 __all__ = ["Azurite", "AzuriteServer", "own_azurite", "shared_azurite"]
 
@@ -28,13 +27,7 @@ _VERSION = "3.37.0"
 _ACCOUNT, _KEY = "exactsink", base64.b64encode(b"exactsink-tests-only").decode()
 
 
-class Azurite:
-    """A running server, for users who must not stop it."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
-
+class Azurite(AtPort):
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment variables with which the SDK connects to this server."""
@@ -60,10 +53,6 @@ class AzuriteServer(ServerProcess, Azurite):
         self._program = _installed()
         self._ports = Ports(1)
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-azurite-")), self._ports.numbers[0])
-
-    def stop(self) -> None:
-        """Kill it. Idempotent."""
-        self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str | Path]:
         place = ["--location", self.folder / "data", "--blobHost", "127.0.0.1", "--blobPort", str(self.port)]

@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import re
-import signal
 import sys
 import tempfile
 import threading
@@ -22,7 +21,7 @@ from pathlib import Path
 from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.process import ServerProcess, owned
+from tests.servers.process import AtPort, ServerProcess, owned
 from tests.servers.s3_proxy import Answer, Ask
 
 __all__ = ["ComposeOnce", "FakeGcs", "FakeGcsServer", "own_fake_gcs", "shared_fake_gcs"]
@@ -31,13 +30,7 @@ _PROGRAM = GoProgram("github.com/fsouza/fake-gcs-server", "v1.56.1")
 _COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenerationMatch=0")
 
 
-class FakeGcs:
-    """A running server, for users who must not stop it."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
-
+class FakeGcs(AtPort):
     @property
     def environment(self) -> Mapping[str, str]:
         """The environment variables with which the library connects to this server."""
@@ -58,10 +51,6 @@ class FakeGcsServer(ServerProcess, FakeGcs):
         self._path = _PROGRAM.path()
         self._ports = Ports(1)
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-gcs-")), self._ports.numbers[0])
-
-    def stop(self) -> None:
-        """Kill it, with all its data. Idempotent."""
-        self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str | Path]:
         here = f"127.0.0.1:{self.port}"

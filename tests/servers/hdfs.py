@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
+from tests.servers.kafka import JVM
 from tests.servers.kafka_jars import JarSet, jars, java
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.process import ServerProcess, owned
+from tests.servers.process import AtPort, ServerProcess, owned
 
 __all__ = ["Hdfs", "HdfsServer", "own_hdfs", "shared_hdfs"]
 
@@ -34,14 +35,10 @@ class Cluster {
 """
 
 
-class Hdfs:
+class Hdfs(AtPort):
     """A running cluster, for users who must not stop it. `port` is the NameNode's HTTP port."""
 
     environment: Mapping[str, str] = {}
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
 
     def new_bucket(self, stem: str) -> str:
         """Return the cluster's address with the unique name of a folder."""
@@ -68,7 +65,7 @@ class HdfsServer(ServerProcess, Hdfs):
         return found["BlocksWritten"], found["FsyncCount"]
 
     def _command(self) -> Sequence[str | Path]:
-        start = [java(), "-Xmx600m", "-cp", f"{self._jars}/*", self.folder / "Cluster.java"]
+        start = [java(), *JVM, "-cp", f"{self._jars}/*", self.folder / "Cluster.java"]
         return [*start, self.folder / "data", *map(str, self._ports.numbers)]
 
     def _answers(self) -> bool:

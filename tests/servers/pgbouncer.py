@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -39,10 +38,6 @@ class PgBouncer(ServerProcess, Postgres):
         for path in (self.folder, *self.folder.iterdir()):
             if "user" in server_user():
                 shutil.chown(path, "postgres", "postgres")
-
-    def kill(self) -> None:
-        """End it as a crash does: its clients and its server see broken connections. Idempotent."""
-        self._end(signal.SIGKILL)
 
     def show(self, what: str) -> list[dict[str, Any]]:
         """Query its console."""

@@ -15,7 +15,15 @@ from typing import Any, TypeVar
 from tests.servers.ports import Ports
 from tests.servers.waiting import PATIENCE, wait_until
 
-__all__ = ["ServerProcess", "owned"]
+__all__ = ["AtPort", "ServerProcess", "owned"]
+
+
+class AtPort:
+    """A running server, for users who must not stop it."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.port = port
 
 
 class ServerProcess(ABC):

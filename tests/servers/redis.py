@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -36,10 +35,6 @@ class RedisServer(ServerProcess):
     def execute(self, *command: str) -> Any:
         with closing(redis.Redis.from_url(self.url, decode_responses=True)) as client:
             return client.execute_command(*command)
-
-    def kill(self) -> None:
-        """Stop as a crash does. The next `start` reads the synced data."""
-        self._end(signal.SIGKILL)
 
     def _command(self) -> Sequence[str]:
         program = unpacked("redis-server", "redis-tools") / "usr/bin/redis-server"

@@ -23,7 +23,7 @@ import pytest
 from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
-from tests.servers.process import ServerProcess, owned
+from tests.servers.process import AtPort, ServerProcess, owned
 
 __all__ = ["KIND", "MINIO", "VERSITYGW", "S3", "S3Server", "bucket_on", "own_s3", "shared_s3"]
 
@@ -40,12 +40,8 @@ _MINIO_SETTINGS = {
 }
 
 
-class S3:
-    """A running server, for users who must not stop it. `folder` holds each bucket as a folder."""
-
-    def __init__(self, folder: Path, port: int) -> None:
-        self.folder = folder
-        self.port = port
+class S3(AtPort):
+    """A running server whose `folder` holds each bucket as a folder."""
 
     @property
     def endpoint(self) -> str:

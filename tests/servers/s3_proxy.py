@@ -78,21 +78,23 @@ class _Counting:
 class Trap(_Counting):
     """Wait for the `nth` request in which `pattern` is found, and spring once.
 
-    `before` is called before the server gets that request. Without it, the server does the request, and its answer is
-    lost: the connection is cut instead.
+    `before` is called before the server gets that request. Without it, the connection is cut, and the answer is lost;
+    `done` says whether the server gets the request.
     """
 
-    def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None) -> None:
+    def __init__(self, pattern: str, nth: int = 1, before: Callable[[], object] | None = None, done: bool = True):
         super().__init__(pattern)
         self.before = before
         self._nth = nth
+        self._done = done
 
     def concerns(self, request: str) -> bool:
         return self._count(request) == self._nth
 
     def answer(self, request: str, ask: Ask) -> Answer | None:
         if self.before is None:
-            ask()
+            if self._done:
+                ask()
             self.sprung.set()
             return None
         self.before()

@@ -73,10 +73,6 @@ class Sftp(ServerProcess):
         """The environment of a process that connects: its home has the user's key, and knows the server's."""
         return {"HOME": str(self.folder / "home"), "SSH_AUTH_SOCK": ""}
 
-    def stop(self) -> None:
-        """Kill it, and the processes that serve its connections. Idempotent."""
-        self._end(signal.SIGKILL)
-
     def _command(self) -> Sequence[str | Path]:
         return [self._program, "-D", "-e", "-f", self.folder / "config"]
 
@@ -89,6 +85,7 @@ class Sftp(ServerProcess):
         return False
 
     def _end(self, number: signal.Signals) -> None:
+        """End it, and the processes that serve its connections."""
         if self._process is not None:
             os.killpg(self._process.pid, number)
         super()._end(number)

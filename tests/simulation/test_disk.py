@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -31,11 +30,9 @@ Patch = pytest.MonkeyPatch
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """Use memory where the system has a folder of it: here no sync needs a disk."""
-    logging.getLogger("exactsink").setLevel(logging.CRITICAL)
     memory = Path("/dev/shm")
     with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else tmp_path) as made:
         yield Path(made)
-    logging.getLogger("exactsink").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("family", SAMPLES, ids=lambda family: family.__name__)

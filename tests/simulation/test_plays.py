@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from exactsink.cli import rebase
-from exactsink.protocol.journal import journal
 from exactsink.protocol.lineage import out_of_order
 from tests.printed import Announced, announced, commands, costs_of, differences
 from tests.simulation import defects
 from tests.simulation.plays import counted, plays
 from tests.simulation.schedules import Lab
-from tests.simulation.world import Violation, decode
+from tests.simulation.world import Violation
 
 Patch = pytest.MonkeyPatch
 QUICK, ALL, CHUNK = 200, 10_000, 1000
@@ -27,14 +25,6 @@ CHUNKS = [
 WITH_DEFECT = range(500, 800)
 REDECIDE_GONE = (387, 2180, 4633)
 """Their journal goes back to before a redecide: a loss that the target contradicts is for a person's word."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: Patch) -> Iterator[None]:
-    monkeypatch.setattr(journal, "decode", decode)  # which remembers what it has read
-    logging.getLogger("exactsink").setLevel(logging.CRITICAL)
-    yield
-    logging.getLogger("exactsink").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seeds", [range(QUICK), *CHUNKS], ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")

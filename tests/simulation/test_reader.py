@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
 
 from exactsink.protocol.coordinator import State
-from exactsink.protocol.journal import journal
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Log
 from exactsink.reader import complete_epoch
 from tests.simulation import schedules
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
-from tests.simulation.world import JOB, Violation, World, decode
+from tests.simulation.world import JOB, Violation, World
 from tests.unit.journals import Store
 
 FAMILIES = (schedules.lost_and_crashed, schedules.interleaved)
@@ -29,14 +27,6 @@ class _Entries(Store):
     def __init__(self, entries: Mapping[int, bytes]) -> None:
         super().__init__()
         self.entries = dict(entries)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(journal, "decode", decode)  # which remembers what it has read
-    logging.getLogger("exactsink").setLevel(logging.CRITICAL)
-    yield
-    logging.getLogger("exactsink").setLevel(logging.NOTSET)
 
 
 def _reads(patch: pytest.MonkeyPatch, cut: Cut) -> list[int]:

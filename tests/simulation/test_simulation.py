@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from exactsink.protocol.journal import journal
 from tests.simulation import batch_runs, changes, restored, schedules
 from tests.simulation.defects import DEFECTS, Defect
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
-from tests.simulation.world import COPY, Schedule, Violation, decode
+from tests.simulation.world import COPY, Schedule, Violation
 
 SAMPLED = (
     schedules.crash_pairs,
@@ -50,14 +48,6 @@ FAMILIES = (
 SEEDS = [
     pytest.param(range(first, first + 250), marks=pytest.mark.proof if first else ()) for first in range(0, 2000, 250)
 ]
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(journal, "decode", decode)  # which remembers what it has read
-    logging.getLogger("exactsink").setLevel(logging.CRITICAL)
-    yield
-    logging.getLogger("exactsink").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)

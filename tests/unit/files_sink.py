@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from tests.assessed import commit_assessed
 
-from exactsink.contract import Committable, Finding, JobContext, Outcome, Writer
+from exactsink.contract import AlreadyCommitted, Committable, Committed, Finding, JobContext, Outcome, Writer
 from exactsink.testing import Session
 from exactsink_files.backend import FilesBackend, FilesOptions
 
@@ -21,6 +21,7 @@ LINES = pa.schema({"value": pa.string()})
 TEXT = {"format": "csv", "header": False}
 """Lines as they are given."""
 DAYS = pa.schema({"value": pa.string(), "day": pa.int32()})
+STANDS = {Committed, AlreadyCommitted}
 
 
 class Files(Session):
@@ -40,6 +41,14 @@ class Files(Session):
 
     def check(self, schema: pa.Schema = SCHEMA) -> list[Finding]:
         return list(self.backend.committer(self.ctx).check(schema, None))
+
+
+def kinds(outcomes: Sequence[Outcome]) -> list[type]:
+    return [type(outcome) for outcome in outcomes]
+
+
+def swept(sink: Files) -> None:
+    sink.abort(*sink.listed())
 
 
 def files(root: Path, job: str = "job", sink: str = "sink", **options: Any) -> Files:

@@ -71,7 +71,7 @@ def _refused(error: OSError, root: str, fix: str) -> Finding:
     if error.errno == errno.ENODEV:
         fix = "make the bucket, or set another path"
     elif error.errno == errno.ENOSYS:
-        fix = "use a store that has this feature"
+        fix = "use a store that has this call, for example AWS S3, MinIO or versitygw"
     return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
 
 

@@ -140,7 +140,9 @@ class Session:
     def abort(self, *participants: InDoubt) -> None:
         """Abort these participants, like the sweep of a later claim of the same journal."""
         claims = [Claim(p.generation, p.token, "session", "query", self.ctx.lineage) for p in participants]
-        mine = Claim(max(claim.generation for claim in claims) + 1, "0" * 12, "session", "query", self.ctx.lineage)
+        mine = Claim(
+            max((claim.generation for claim in claims), default=0) + 1, "0" * 12, "session", "query", self.ctx.lineage
+        )
         log = Log(anchors=(*claims, mine))
         undecided = undecided_before(log, mine, self.ctx.sink, participants)
         self.with_committer(lambda committer: committer.abort(undecided))

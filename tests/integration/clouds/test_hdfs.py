@@ -14,7 +14,7 @@ from exactsink.toolkit.storage import ObjectPath
 from exactsink.toolkit.storage.hdfs_files import HdfsFiles
 from exactsink_files.snapshots import snapshot
 from tests.servers.hdfs import Hdfs, HdfsServer, own_hdfs
-from tests.servers.s3_proxy import Cuts, Trap, cutting_s3
+from tests.servers.s3_proxy import Trap, cutting_s3
 from tests.servers.waiting import wait_until
 from tests.unit.files_sink import EPOCH, files, rows, two_files
 from tests.unit.journals import DRIVER, QUERY, Driver, decided
@@ -60,7 +60,7 @@ def test_datanodes_sync_each_file_as_it_ends(cluster: HdfsServer) -> None:
 def test_a_file_is_sent_again_whole_where_the_datanodes_answer_is_lost(
     cluster: HdfsServer, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
-    cut = Trap("op=CREATE") if done else Cuts("op=CREATE", 1, done=False)
+    cut = Trap("op=CREATE", done=done)
     place_for = HdfsFiles.place_for
     with ExitStack() as ways:
 

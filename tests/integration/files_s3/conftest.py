@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.files_s3.lake import Lake
-from tests.servers.s3 import S3
+from tests.servers.s3 import S3, bucket_on
 from tests.servers.s3_proxy import S3Proxy, cutting_s3
 
 
 @pytest.fixture
-def lake(s3: S3, monkeypatch: pytest.MonkeyPatch) -> Lake:
-    for name, value in s3.environment.items():
-        monkeypatch.setenv(name, value)
-    return Lake(f"s3://{s3.new_bucket('lake')}/lake", s3)
+def lake(s3: S3) -> Iterator[Lake]:
+    with bucket_on(s3, "lake") as url:
+        yield Lake(f"{url}/lake", s3)
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Outcome, Retryable, Unknown
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Retryable, Unknown
 from exactsink.toolkit.storage import ObjectPath, file_sha256
 from exactsink_files import stores, upload_files
 from exactsink_files.s3 import S3 as Calls
@@ -22,17 +22,7 @@ from exactsink_files.votes import Part, VotedFiles
 from tests.integration.files_s3.lake import Lake
 from tests.servers.s3 import KIND
 from tests.servers.s3_proxy import ABORT, COMPLETE, Answer, Ask, Cuts, ForgetsUploads, ListsWholeKeys, S3Proxy, Trap
-from tests.unit.files_sink import DAYS, EPOCH, LINES, TEXT, Files, lines, rows
-
-STANDS = {Committed, AlreadyCommitted}
-
-
-def kinds(outcomes: Sequence[Outcome]) -> list[type]:
-    return [type(outcome) for outcome in outcomes]
-
-
-def swept(sink: Files) -> None:
-    sink.abort(*sink.listed())
+from tests.unit.files_sink import DAYS, EPOCH, LINES, STANDS, TEXT, kinds, lines, rows, swept
 
 
 def test_a_file_of_many_parts_keeps_its_bytes_within_its_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,23 +260,6 @@ def test_a_store_without_conditions_on_complete_is_asked_without(lake: Lake, mon
     )
     assert kinds(sink.end(*voted)) == [Committed]
     assert lake.lines() == ["0", "0"]
-
-
-@pytest.mark.parametrize("upload", ["stands", "is gone"])
-@pytest.mark.parametrize("metadata", ["none", "ours"])
-def test_a_foreign_object_is_not_overwritten(lake: Lake, upload: str, metadata: str) -> None:
-    """This server completes an unknown upload with success wherever any object has the name."""
-    sink, voted = lake.two_files()
-    [first, _] = VotedFiles.load(voted[0]).files
-    if upload == "is gone":
-        lake.s3.abort(lake.s3.key(first.final), first.temp)
-    ours = {"exactsink-txn": voted[0].txn.id, "exactsink-file": "another"}
-    key = lake.s3.key(first.final)
-    lake.s3._call("put_object", Key=key, Body=b"x" * first.size, Metadata=ours if metadata == "ours" else {})
-    for call in (sink.assess, sink.commit_marked):
-        with pytest.raises(Fatal, match="is not the file that was voted for"):
-            call(EPOCH, voted)
-    assert lake.s3.get(key) == b"x" * first.size
 
 
 @pytest.mark.parametrize("listed", [True, False])

@@ -94,7 +94,7 @@ def test_a_pooler_that_dies_leaves_a_session_that_the_sweep_ends(
         look = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND strpos(query, '{both[1]}') > 0"
         wait_until(lambda: direct.run(look) != [], "the second task to wait for the first one's key")
         assert direct.listed() == both
-        dying.kill()
+        dying.crash()
         with pytest.raises(Retryable):
             lost.result()
         dying.start()

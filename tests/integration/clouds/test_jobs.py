@@ -1,0 +1,85 @@
+"""Spark jobs with files and staged rows in a cloud's emulator, and their checkpoint on a disk: killed at each point."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exactsink.testing import Fault
+from tests.e2e.drivers import Drivers
+from tests.e2e.jobs import PARTICIPANTS, SPARK, THREE_SINKS, TWO_FILES, leftovers, write_job, write_source, wrong_rows
+from tests.e2e.warm_jvm import WarmJvm
+from tests.integration.clouds.cloud import AZURE, GCS, HDFS, Cloud, Kind
+from tests.servers.azurite import own_azurite
+from tests.servers.fake_gcs import own_fake_gcs
+from tests.servers.hdfs import own_hdfs
+from tests.servers.s3_proxy import SlowDown, Trap
+
+pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
+
+_OWN = {"azure": (AZURE, own_azurite), "gcs": (GCS, own_fake_gcs), "hdfs": (HDFS, own_hdfs)}
+_STARTS = ("claim", "recommit", "sweep")
+_AFTER = ("decide", "commit:lake", "commit:lines", "commit:table", "complete", "return")
+_KILLS = [("open_epoch", "after"), ("vote", "after"), ("decide", "before"), *((point, "after") for point in _AFTER)]
+
+
+@pytest.fixture(scope="module", params=_OWN)
+def emulator(request: pytest.FixtureRequest) -> Iterator[tuple[Kind, Any]]:
+    kind, own = _OWN[request.param]
+    with own() as server:
+        yield kind, server
+
+
+def written(folder: Path, jvm: WarmJvm, cloud: Cloud, epochs: int) -> tuple[Path, Mapping[str, Any]]:
+    """Write a job of so many epochs, and their source; return it, and how its drivers are run."""
+    write_source(folder, epochs * PARTICIPANTS)
+    way: Mapping[str, str] = cloud.kind.server(cloud.direct.folder, cloud.proxy.port).environment
+    spark = SPARK + "".join(f'"spark.executorEnv.{name}" = "{value}"\n' for name, value in way.items())
+    there = THREE_SINKS.replace("{folder}/l", f"{cloud.url}/l")
+    staging = f'staging = "{cloud.url}/checkpoint.exactsink/staging"\n'
+    return write_job(folder, there, staging, TWO_FILES, spark), {"jvm": jvm, "environment": way}
+
+
+def amiss(folder: Path, cloud: Cloud) -> tuple[Mapping[str, Any], list[str]]:
+    """Compare every row of every sink with the source; list what is left behind."""
+    for name in cloud.names():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((cloud.aside / name).read_bytes())
+    return wrong_rows(folder, {}), leftovers(folder)
+
+
+def test_a_job_is_killed_at_each_point_and_answers_are_lost_both_ways(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, cloud: Cloud
+) -> None:
+    job, how = written(tmp_path, jvm, cloud, len(_KILLS) + 1)
+    cuts = []
+    for epoch, (point, edge) in enumerate(_KILLS):
+        pattern = cloud.kind.part if epoch % 4 > 1 else cloud.kind.complete
+        cuts.append(cloud.set(Trap(pattern, done=epoch % 2 == 0)))
+        drivers.killed(job, Fault(point, edge, "kill", epoch), **how)  # type: ignore[arg-type]
+        for start in _STARTS if (point, edge) == ("decide", "after") else ():
+            drivers.killed(job, Fault(start, "after", "kill"), **how)
+    cloud.set(SlowDown(cloud.kind.complete, 2))
+    drivers.whole(job, **how)
+    assert (amiss(tmp_path, cloud), [cut for cut in cuts if not cut.sprung.is_set()]) == (({}, []), [])
+
+
+def test_a_store_is_killed_between_the_vote_and_the_commit(
+    tmp_path: Path, drivers: Drivers, jvm: WarmJvm, cloud: Cloud
+) -> None:
+    if cloud.kind is GCS:
+        pytest.skip("the emulator keeps all in memory")
+    job, how = written(tmp_path, jvm, cloud, 3)
+    driver = drivers.start(job, Fault("decide", "after", "stall", 1), **how)
+    driver.stopped()
+    server: Any = cloud.direct
+    server.crash()
+    driver.send(signal.SIGCONT)
+    driver.until(lambda: "commit_retried job=e2e epoch=1" in driver.reported, "a commit without a store")
+    server.start()
+    assert driver.exit_code() == 0, driver.reported
+    assert amiss(tmp_path, cloud) == ({}, [])
