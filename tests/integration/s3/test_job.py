@@ -13,12 +13,12 @@ import pytest
 from pydantic import SecretStr
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import Fatal, JobContext, LineageError
+from exactsink.contract import Fatal, JobContext, LineageError, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import Driver
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
-from exactsink.protocol.journal.records import Decide, DecidedSink
+from exactsink.protocol.journal.records import Decide, DecidedSink, Expected
 from exactsink.testing import Session
 from exactsink.toolkit.storage import ObjectPath
 from tests.servers.s3 import S3
@@ -54,9 +54,12 @@ def decided(job: str) -> Driver:
     claim = driver.journal.log.claims[-1]
     sink = opened.sinks["table"]
     ctx = JobContext("orders", "table", sink.staging, claim.generation, claim.lineage)
-    votes = Session(sink.backend, ctx, claim.token).prepare(0, [ROWS, ROWS])
+    session = Session(sink.backend, ctx, claim.token)
+    birth, votes = session.put_birth(), session.prepare(0, [ROWS, ROWS])
     named = DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, tuple(votes))
-    driver.journal.decide(Decide(0, claim.generation, "input", {"table": named}))
+    now = Mark(claim.lineage, 0, frozenset([claim.token]), 2)
+    marks = (Expected("table", sink.backend.target, now, birth),)
+    driver.journal.decide(Decide(0, claim.generation, "input", {"table": named}, marks=marks))
     driver.heartbeat.write(State(None, claim.generation, "host:17", time.time()))
     return driver
 
