@@ -195,7 +195,7 @@ def _newest_claims_only(patch: Patch) -> None:
 
 def _begin_unread(patch: Patch) -> None:
     real = coordinator.check_replay
-    patch.setattr(coordinator, "check_replay", lambda d, input, begin: real(d, input, d.previous))
+    patch.setattr(coordinator, "check_replay", lambda d, end, begin: real(d, end, d.previous))
 
 
 def _no_follows(patch: Patch) -> None:

@@ -52,7 +52,7 @@ def bind_only(patch: Patch) -> None:
     patch.setattr(Marks, "open_epoch", bind)
 
 
-def _tokensunread(patch: Patch) -> None:
+def tokens_unread(patch: Patch) -> None:
     def part(mark: Mark | None, expected: Mark | None) -> bool:
         return mark is not None and expected is not None and mark.epoch == expected.epoch
 
