@@ -43,8 +43,8 @@ __all__ = [
     "Resolve",
     "Settled",
     "decode",
-    "has_sum",
     "sealed",
+    "sum_in",
 ]
 
 FORMAT_VERSION = 3
@@ -278,7 +278,10 @@ def decode(data: bytes, seq: int | None = None) -> Record:
             why=f"this release reads format {FORMAT_VERSION}",
             next="start the job with the release of exactsink that wrote it",
         )
-    body["sha256"] = _own_sum(data, seq)
+    if (found := sum_in(data)) is None:
+        what, why = f"journal entry {seq} was changed after it was written", "its content has another sha256"
+        raise LineageError(what, why=why, next=COPY)
+    body["sha256"] = found
     try:
         record: Record = _adapter(kind).validate_python(body)
     except ValidationError as error:
@@ -298,24 +301,9 @@ def _not_the(kind: str, seq: int | None, why: str) -> Fatal:
     return Fatal(f"journal entry {seq} is not the valid {kind} that it claims to be", why=why, next=COPY)
 
 
-def has_sum(data: bytes, sha256: str) -> bool:
-    """Return whether these bytes are the record with this sum, without decoding it: many votes take long to decode."""
-    return _sum_in(data) == sha256
-
-
-def _sum_in(data: bytes) -> str | None:
-    """Return the sum at a record's end, None if its content does not have it."""
+def sum_in(data: bytes) -> str | None:
+    """Return the sum at a record's end, None if its content has another one. Many votes take long to decode."""
     found = _SUM.search(data)
     if found is None or hashlib.sha256(data[: found.start()] + b"}").hexdigest() != found[1].decode():
         return None
     return found[1].decode()
-
-
-def _own_sum(data: bytes, seq: int | None) -> str:
-    if (found := _sum_in(data)) is None:
-        raise LineageError(
-            f"journal entry {seq} was changed after it was written",
-            why="its content does not have the sha256 at its end",
-            next=COPY,
-        )
-    return found
