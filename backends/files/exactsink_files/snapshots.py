@@ -73,7 +73,7 @@ def snapshot(
     """Return the files below `path` at an epoch; without `epoch`, at the newest complete one.
 
     If several jobs or sinks write to the folder, the result has all of them, unless `job` or `sink` chooses. `epoch`
-    needs a single sink. exactsink does not know the files of epochs whose manifests are gone: it raises
+    needs a single sink. exactsink does not know the files of epochs without manifests: it raises
     ConfigError for them, unless you pass `partial` to leave them out. Raises ConfigError for an unknown epoch or sink.
     """
     root = _root(path)
