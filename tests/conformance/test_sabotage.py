@@ -1,4 +1,4 @@
-"""Every scenario of the kit catches a defect made for it; without it the same store passes (test_backends)."""
+"""Every scenario of the kit catches a defect made for it; without it the same store passes (`TestReferenceStore`)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,6 @@ from exactsink.contract import (
     InDoubt,
     InDoubtError,
     JobContext,
-    Lost,
     Mark,
     Prepared,
     Retryable,
@@ -191,20 +190,6 @@ def test_a_commit_in_another_session_than_the_marks_is_refused_first(mariadb: Ma
         assert found(mariadb, database) == []
         committer.mark()
         assert committer.commit(0, voted) == [Committed()]
-
-
-def test_a_mark_that_the_journal_does_not_expect_proves_no_loss(mariadb: MariaDB) -> None:
-    database = mariadb.new_database("unbound")
-    sink = session(mariadb, database)
-    votes = sink.prepare(0, [rows(1), rows(2)])
-    sink.commit(0, votes[:1])
-    own = f"job = 'shop' AND sink = 'table' AND epoch = 0 AND ref = '{votes[0].ref}'"
-    mariadb.execute(f"DELETE FROM {database}.exactsink_xa WHERE {own}")
-    unbound = replace(sink, ctx=replace(sink.ctx, unbound_epoch=0))
-    for other in (Committed(), AlreadyCommitted()):
-        first, second = unbound.commit(0, votes)
-        assert (type(first), second) == (Unknown, other)
-    assert [type(one) for one in sink.commit(0, votes)] == [Lost, AlreadyCommitted]
 
 
 def test_a_task_on_another_server_than_the_drivers_is_refused(mariadb: MariaDB) -> None:

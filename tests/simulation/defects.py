@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import Committed, ExactsinkError, Lost, Mark, Retryable, Unknown
+from exactsink.contract import Committed, ExactsinkError, Lost, Retryable, Unknown
 from exactsink.job.checkpoint import Checkpoint
-from exactsink.protocol import commit, coordinator, marks, sweep, votes
+from exactsink.protocol import commit, coordinator, sweep, votes
 from exactsink.protocol.coordinator import Coordinator
 from exactsink.protocol.journal import journal, log, records
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.reach import Reach
 from tests.simulation import changes, restored, schedules
+from tests.simulation import defects_of_marks as of_marks
 from tests.simulation.backend import SinkStore
 from tests.simulation.drivers import Run
 from tests.simulation.schedules import Lab
@@ -187,73 +188,14 @@ def _sweep_with_open_redecide(patch: Patch) -> None:
     patch.setattr(Coordinator, "_accept", sweeping)
 
 
-def _lenient(*parts: str) -> Callable[[Patch], None]:
-    """Take a mark though these parts of it are not what is expected."""
-
-    def plant(patch: Patch) -> None:
-        real = marks.is_part
-
-        def part(mark: Mark | None, expected: Mark | None) -> bool:
-            if mark is not None and expected is not None:
-                if "newer" in parts and (mark.epoch or -1) > (expected.epoch or -1):
-                    return True
-                if "older" in parts and (mark.epoch or -1) < (expected.epoch or -1):
-                    return True
-            return real(mark, expected)
-
-        patch.setattr(marks, "is_part", part)
-        if "participants" in parts:
-            patch.setattr(marks, "is_at", part)
-
-    return plant
-
-
-def _unread(patch: Patch) -> None:
-    """Read the mark before a commit, and don't compare it."""
-    patch.setattr(Marks, "check_commit", lambda self, name: self.committers[name].mark())
-
-
-def _bind_only(patch: Patch) -> None:
-    """Don't compare when an epoch is opened; births are put all the same."""
-
-    def bind(self: Any) -> None:
-        for name in self.sinks:
-            if marks.expected_of(self.log(), name, self._target(name)) is None:
-                self._found[name] = self.committers[name].put_birth()
-
-    patch.setattr(Marks, "open_epoch", bind)
-
-
 def _newest_claims_only(patch: Patch) -> None:
     """Take what an old claim of this journal began for another journal's work."""
     patch.setattr(sweep, "knows_all", lambda read, listed: True)
 
 
-def _tokens_unread(patch: Patch) -> None:
-    def part(mark: Mark | None, expected: Mark | None) -> bool:
-        return mark is not None and expected is not None and mark.epoch == expected.epoch
-
-    patch.setattr(marks, "is_part", part)
-
-
-def _no_start_look(patch: Patch) -> None:
-    patch.setattr(Marks, "check_start", lambda self, *_: None)
-    patch.setattr(Marks, "check_committed", lambda self, *_: None)
-
-
-def _no_rewrite_look(patch: Patch) -> None:
-    """Read the mark before lost rows are written again, and don't compare it."""
-    patch.setattr(Marks, "_contradiction", lambda self, name, lost: (self.committers[name].mark(), "")[1])
-
-
-def _old_tokens(patch: Patch) -> None:
-    real = log._remarked
-    patch.setattr(log, "_remarked", lambda expected, sink, resolved: real(expected, sink, resolved=True))
-
-
 def _begin_unread(patch: Patch) -> None:
     real = coordinator.check_replay
-    patch.setattr(coordinator, "check_replay", lambda d, *batch: real(replace(d, previous=None), *batch))
+    patch.setattr(coordinator, "check_replay", lambda d, end, begin: real(d, end, d.previous))
 
 
 def _no_follows(patch: Patch) -> None:
@@ -280,21 +222,6 @@ def _claim_forgets_redecides(patch: Patch) -> None:
         return found
 
     patch.setattr(Journal, "_place", place)
-
-
-def _is_above(mark: Mark | None, expected: Mark | None) -> bool:
-    return mark is not None and expected is not None and (mark.epoch or 0) > (expected.epoch or 0)
-
-
-def _above_is_committed(patch: Patch) -> None:
-    """Take a higher epoch in the target for a newer driver's, before a commit too."""
-    real = Marks._unfinished
-
-    def unfinished(self: Any, name: str) -> Any:
-        fits = real(self, name)
-        return lambda mark, expected: fits(mark, expected) or _is_above(mark, expected.now)
-
-    patch.setattr(Marks, "_unfinished", unfinished)
 
 
 def _no_sweep_of_older(patch: Patch) -> None:
@@ -403,14 +330,14 @@ DEFECTS = (
     Defect("go on past a stale listing", _names_not_read, schedules.stale_listings),
     Defect("sweep while a redecide is open", _sweep_with_open_redecide, schedules.lost_votes),
     Defect("prove orphans by the newest claims alone", _newest_claims_only, schedules.stalls),
-    Defect("take a newer mark", _lenient("newer"), restored.restores, Lab(sample=13)),
-    Defect("take an older mark", _lenient("older"), restored.failovers, Lab(sample=7)),
-    Defect("take a part for the whole", _lenient("participants"), restored.failovers, Lab(sample=7)),
-    Defect("no look when an epoch is opened", _bind_only, restored.failovers, Lab(sample=7)),
-    Defect("tokens of marks not compared", _tokens_unread, restored.forks, Lab(sample=3)),
-    Defect("no look at start", _no_start_look, restored.restores, Lab(sample=13)),
-    Defect("no look before lost rows are written again", _no_rewrite_look, restored.failbacks, Lab(sample=7)),
-    Defect("a replaced set's tokens are expected still", _old_tokens, restored.failbacks, Lab(sample=7)),
+    Defect("take a newer mark", of_marks.lenient("newer"), restored.restores, Lab(sample=13)),
+    Defect("take an older mark", of_marks.lenient("older"), restored.failovers, Lab(sample=7)),
+    Defect("take a part for the whole", of_marks.lenient("participants"), restored.failovers, Lab(sample=7)),
+    Defect("no look when an epoch is opened", of_marks.bind_only, restored.failovers, Lab(sample=7)),
+    Defect("tokens of marks not compared", of_marks.tokens_unread, restored.forks, Lab(sample=3)),
+    Defect("no look at start", of_marks.no_start_look, restored.restores, Lab(sample=13)),
+    Defect("no look before lost rows are written again", of_marks.no_rewrite_look, restored.failbacks, Lab(sample=7)),
+    Defect("a replaced set's tokens are expected still", of_marks.old_tokens, restored.failbacks, Lab(sample=7)),
     Defect("where a replayed batch begins not compared", _begin_unread, restored.forks, Lab(sample=3)),
     Defect("where a new batch begins not compared", _no_follows, restored.forks, Lab(sample=3)),
     Defect("a fingerprint of the sources' lines", _sources_only, schedules.rolled_back_checkpoints),
@@ -423,6 +350,6 @@ DEFECTS = (
     Defect("a decision's sink known without its strategy", _strategy_not_bound, changes.changed_configs),
     Defect("sinks change under work in doubt", _sinks_may_change, changes.changed_configs),
     Defect("another query's checkpoint proves an epoch", _other_query_proves, changes.forgotten),
-    Defect("a higher epoch taken for committed", _above_is_committed, schedules.copies),
-    Defect("no look before a commit", _unread, restored.failovers, Lab(sample=7)),
+    Defect("a higher epoch taken for committed", of_marks.above_is_committed, schedules.copies),
+    Defect("no look before a commit", of_marks.unread, restored.failovers, Lab(sample=7)),
 )

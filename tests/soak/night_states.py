@@ -42,9 +42,6 @@ IN_EPOCH = (
     "return",
 )
 _DISK = "1m"
-_SINCE_FORMAT_2 = frozenset(
-    {"sha256", "name_sums", "before_sum", "prior_sum", "identity", "rebased", "keeps", "succeeds", "previous", "marks"}
-)
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,6 @@ def states() -> Iterator[State]:
     yield from _servers()
     yield from _users()
     yield from _clocks()
-    yield from _upgrades()
     yield from _others()
 
 
@@ -145,13 +141,6 @@ def _clocks() -> Iterator[State]:
     yield State("the dead driver's clock was a day behind", partial(_clock, -86400.0))
     yield State("a heartbeat of next year", partial(_heartbeat, time.time() + 3e7))
     yield State("a heartbeat that is no number", partial(_heartbeat, "soon"))
-
-
-def _upgrades() -> Iterator[State]:
-    yield State("a journal of format 2, at rest", partial(_of_format_2, None))
-    yield State("a journal of format 2, after a decision", partial(_of_format_2, "decide"))
-    yield State("a journal of format 2, after some of a commit", partial(_of_format_2, "decide", committed=1))
-    yield State("a journal of format 2, after a commit", partial(_of_format_2, "complete"))
 
 
 def _others() -> Iterator[State]:
@@ -335,18 +324,6 @@ def _heartbeat(at: float | str, job: NightJob) -> None:
     _killed("decide", "after", 3, job)
     state = json.loads((job.history / "state.json").read_text())
     (job.history / "state.json").write_text(json.dumps({**state, "heartbeat": at}))
-
-
-def _of_format_2(point: str | None, job: NightJob, *, committed: int = 0) -> None:
-    """Leave what the release before marks and sums left: no such fields in the journal, and no marks in the db."""
-    _begun(job) if point is None else _killed(point, "after", 3, job)
-    for gid in job.prepared()[:committed]:
-        job.server.execute(f"COMMIT PREPARED '{gid}'", job.database)
-    job.server.execute("DELETE FROM exactsink_epochs", job.database)
-    for path in (job.history / "journal").rglob("*.json"):
-        body = json.loads(path.read_text())
-        kept = {name: value for name, value in body.items() if name not in _SINCE_FORMAT_2}
-        path.write_text(json.dumps({**kept, "version": 2}, sort_keys=True))
 
 
 def _rolled_back(job: NightJob) -> None:

@@ -9,14 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from exactsink.contract import Committable, JobContext
+from exactsink.contract import Committable, JobContext, Mark
 from exactsink.job.config import bind_sinks, load_config
 from exactsink.job.registry import Registry, installed_plugins
 from exactsink.observe.state import StateFile
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.journal.journal import Journal
-from exactsink.protocol.journal.records import Claim, Decide, DecidedSink
+from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Expected
 from exactsink.protocol.journal.stores.local import LocalStore
+from exactsink.protocol.marks import expected_of
 from exactsink.protocol.sinks import Sink
 from exactsink.testing.session import Session
 
@@ -88,9 +89,17 @@ class Job:
         return session.write(epoch, partition, session.open(epoch, rows.schema), rows, attempt=partition)
 
     def decide(self, journal: Journal, epoch: int, *committables: Committable) -> None:
-        backend = self.sink.backend
-        decided = DecidedSink("files", backend.strategy, backend.target, committables)
-        journal.decide(Decide(epoch, 1, offsets_sum(epoch), {"lake": decided}))
+        backend, lineage = self.sink.backend, journal.log.lineage
+        before = Mark(lineage)
+        if (known := expected_of(journal.log, "lake", backend.target)) is not None:
+            before = known.now or before
+        else:
+            self.session(journal.log.claims[-1]).put_birth()
+        tokens = frozenset(committable.txn.token for committable in committables)
+        now = Mark(lineage, epoch, tokens, len(committables)) if committables else before
+        sinks = {"lake": DecidedSink("files", backend.strategy, backend.target, committables)}
+        marks = (Expected("lake", backend.target, now, before),)
+        journal.decide(Decide(epoch, 1, offsets_sum(epoch), sinks, offsets_sum(epoch - 1), marks))
 
     def decided(self) -> tuple[Claim, list[Committable]]:
         """Leave epoch 0 decided with 6 rows and not committed, beside one undecided participant."""

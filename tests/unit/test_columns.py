@@ -58,7 +58,7 @@ def test_a_change_is_refused_with_what_differs_unless_the_option_takes_it(change
                 assert f'on_schema_change = "{least}" in [sinks.lake]' in refusal.next
 
 
-def test_nothing_is_compared_with_another_target_an_older_release_or_parts_of_a_record(tmp_path: Path) -> None:
+def test_nothing_is_compared_with_another_target_or_parts_of_a_record(tmp_path: Path) -> None:
     sink = Sink("lake", "x", files(tmp_path, "fail"), "")
     now: Columns = (("other", "int"),)
     assert changed_columns(sink, decided(sink), now) is not None

@@ -136,7 +136,7 @@ def test_without_a_mark_that_the_journal_knows_nothing_is_proven_lost(tmp_path: 
     sink = files(tmp_path, **TEXT)
     voted = sink.vote(lines("a"))
     drop(sink, tmp_path)
-    assert isinstance(sink.commit_marked(EPOCH, voted)[0], Unknown)  # an earlier release's, say: it left no manifest
+    assert isinstance(sink.commit_marked(EPOCH, voted)[0], Unknown)
     bound(tmp_path)
     assert isinstance(of(sink, "L1").commit(EPOCH, voted)[0], Unknown)  # nobody has looked at the mark
 
@@ -192,16 +192,6 @@ def test_what_is_called_lost_is_never_named_by_a_driver_that_was_at_any_step_of_
     each_step(run, least=20)
     assert True in lost
     assert False in lost
-
-
-def test_a_commit_of_an_earlier_release_that_was_cut_off_is_finished(tmp_path: Path) -> None:
-    sink, voted = two_files(tmp_path)
-    final = tmp_path / "day=1" / f"{sink.id()}.csv"
-    final.parent.mkdir()
-    (tmp_path / "_exactsink" / sink.id() / "0.tmp").rename(final)
-    assert sink.commit_marked(EPOCH, voted) == [Committed()]
-    assert len(visible(tmp_path)) == 2
-    assert sink.mark() == Mark("", EPOCH, frozenset(["ab12"]))
 
 
 def test_what_is_below_the_highest_mark_is_trimmed_and_is_committed(tmp_path: Path) -> None:

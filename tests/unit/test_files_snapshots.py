@@ -92,12 +92,12 @@ def test_epochs_without_rows_in_the_sink_are_no_gap(tmp_path: Path) -> None:
     assert snapshot(tmp_path, 3).paths == []
 
 
-def test_what_an_earlier_release_deleted_or_anyone_is_said_and_not_passed_over(tmp_path: Path) -> None:
+def test_what_anyone_deleted_is_said_and_not_passed_over(tmp_path: Path) -> None:
     sink, folder = bound(tmp_path), tmp_path / "_exactsink/job.sink"
     write(sink, range(8))
     (kept,) = folder.glob("e6.*.manifest")
     body = {key: value for key, value in json.loads(kept.read_text()).items() if key != "after"}
-    kept.write_text(json.dumps(body))  # as an earlier release wrote it
+    kept.write_text(json.dumps(body))  # nobody knows what was before
     with pytest.raises(ConfigError, match="epochs are known from 6 on only"):
         snapshot(tmp_path)
     assert ids(snapshot(tmp_path, partial=True)) == up_to(7, 6)
@@ -204,14 +204,6 @@ def test_manifests_that_name_files_outside_of_the_target_are_refused(tmp_path: P
         snapshot(tmp_path)
 
 
-def test_files_that_an_earlier_release_compacted_are_refused_by_name(tmp_path: Path) -> None:
-    """Their manifests name the small files, which it may have dropped."""
-    write(bound(tmp_path), [0])
-    (tmp_path / "_exactsink/job.sink/changes").mkdir()
-    with pytest.raises(ConfigError, match=r"job\.sink: an earlier release compacted these files"):
-        snapshot(tmp_path)
-
-
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
@@ -311,6 +303,3 @@ def test_in_an_object_store_manifests_and_folds_are_the_same(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # a job's own way to its store is taken
     type(root.fs).clear_instance_cache()  # type: ignore[union-attr]
     assert command("files", "list", job.file).out.startswith("job.sink: epoch 7: 16 files, 16 rows")
-    (root / "_exactsink/job.sink/changes/1.change").create(b"{}")  # an earlier release's
-    with pytest.raises(ConfigError, match="an earlier release compacted these files"):
-        snapshot(root)

@@ -65,12 +65,11 @@ def test_a_journals_url_is_a_secret(tmp_path: Path) -> None:
     assert (tmp_path / "hidden.db").exists()
 
 
-def test_a_run_is_complete_by_its_record_or_an_earlier_releases_note() -> None:
+def test_a_run_is_complete_by_its_record() -> None:
     recovered = Action("ada on host", "recover", "", "recovered by an operator")
     assert not Log().is_complete
     assert not Log(anchors=(recovered, Note("recovered by an operator"))).is_complete
     assert Log(anchors=(Complete(0), recovered)).is_complete
-    assert Log(anchors=(Note("run complete"), recovered)).is_complete
 
 
 @pytest.mark.parametrize(

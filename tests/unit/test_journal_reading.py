@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
-from pathlib import Path
 
 import pytest
 from tests.unit.journals import QUERY, Driver, Store, claimed, committables, decided, redecided, whole
@@ -15,9 +13,6 @@ from exactsink.contract import Committable, Fatal, LineageError, Mark, Retryable
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log, extended
 from exactsink.protocol.journal.records import Clean, Expected, Note, Record, Redecide, Resolve
-
-FORMAT_2 = Path(__file__).with_name("journal_format_2.json")
-"""What the release before records with sums wrote; never made by today's code."""
 
 
 class StaleStore(Store):
@@ -66,7 +61,7 @@ def test_of_a_set_that_was_replaced_only_the_new_ones_tokens_may_show(given_up: 
     """Also where some were given up: those are proven lost. What stands in a former target stays as it is."""
     now, before, former = Mark("l1", 0, frozenset({"old"}), 2), Mark("l1"), "/former"
     marks = tuple(Expected("lake", target, now, before) for target in (former, "/lake"))
-    words = [Resolve("ada", "", 0, "lake", "given-up", (committables(1)[0].ref,))] * given_up
+    words = [Resolve("ada", "", 0, "lake", "given-up", (committables(1)[0].ref,), 1)] * given_up
     replaced = Redecide(0, "lake", 2, (Committable(Txn("job", 0, "lake", 2, "cd", 7, 7), 7, b""),))
     decision = fold(replace(decided(0), marks=marks), *words, replaced)
     assert decision.marks == (marks[0], Expected("lake", "/lake", Mark("l1", 0, frozenset({"cd"}), 1), before))
@@ -282,19 +277,3 @@ def test_a_handle_sees_that_the_anchors_it_has_read_are_others_now() -> None:
     claimed(copy)
     with pytest.raises(LineageError, match="is not the record that entry"):
         handle.read()
-
-
-# earlier releases
-
-
-def test_a_journal_of_the_release_before_is_read_and_goes_on_with_sums() -> None:
-    store = Store()
-    store.entries = {int(seq): text.encode() for seq, text in json.loads(FORMAT_2.read_text()).items()}
-    log = Driver(store).read()
-    kinds = [type(anchor).__name__ for anchor in whole(store).anchors]
-    assert kinds == ["Claim", "Note", "Claim", "Action", "Complete"]
-    assert (log.next_epoch, log.is_complete, log.decision and log.decision.marks) == (3, True, None)
-    claimed(store, epochs=0).decide(decided(3))
-    edited(store, 8, b'"epoch": 2', b'"epoch": 1')
-    with pytest.raises(LineageError, match="entry 8 is not the record that entry"):
-        whole(store)

@@ -77,10 +77,10 @@ def marks_of(epoch: int) -> tuple[Expected]:
 
 
 def word_on(chance: random.Random, decision: Decision) -> Resolve:
-    """Take some participants, or all, as only an older release does, for what an operator says of them."""
+    """Take some participants, or all, for what an operator says of them."""
     outcome, refs = chance.choice(["committed", "lost", "given-up"]), sorted(decision.refs("lake"))
-    named = tuple(chance.sample(refs, chance.randint(0, len(refs)))) or (tuple(refs) if outcome == "given-up" else ())
-    return Resolve("me", "seen", decision.epoch, "lake", outcome if named else "lost", named)
+    named = tuple(chance.sample(refs, chance.randint(0, len(refs)))) or tuple(refs)
+    return Resolve("me", "seen", decision.epoch, "lake", outcome, named, 0)
 
 
 def folded(store: Store) -> Log:
@@ -136,7 +136,7 @@ def test_a_start_reads_no_more_after_hundreds_of_starts_that_decided_nothing(epo
 def test_a_word_on_the_last_decision_is_read_whatever_number_of_starts_came_since() -> None:
     """So nothing is summed up then: it stays needed until the next decision."""
     store = Store()
-    claimed(store, epochs=1).keep(Resolve("me", "seen", 0, "lake", "lost"))
+    claimed(store, epochs=1).keep(Resolve("me", "seen", 0, "lake", "lost", ("any",), 1))
     for _ in range(3 * MOST):
         start(store, frozenset("a"))
     assert set(Driver(store).read().resolved["lake"].values()) == {"lost"}

@@ -160,20 +160,6 @@ def test_entries_after_the_first_lie_in_blocks_and_a_start_lists_few_names(
     assert sorted(store.list()) == [998, 999, 1000, 1001, 1999, 2000]
 
 
-def test_entries_of_an_earlier_release_stay_where_it_put_them_and_are_not_put_again(tmp_path: Path) -> None:
-    for name in entries(0, 1000, 4000):
-        (tmp_path / name).write_bytes(b"earlier")
-    store = LocalStore(tmp_path, block_entries=1000)
-    store.put(3000, b"in a hole")  # a stalled driver's: the newest entry is another one
-    assert (store.newest(), store.read(1000), store.sizes([4000])) == (4000, b"earlier", {4000: 7})
-    with pytest.raises(SeqTaken):
-        store.put(4000, b"again")
-    store.put(4001, b"next")
-    assert (store.newest(), store.read(4000), sorted(store.list())) == (4001, b"earlier", [0, 1000, 3000, 4000, 4001])
-    store.delete([1000, 4001])
-    assert sorted(LocalStore(tmp_path, block_entries=1000).list()) == [0, 3000, 4000]
-
-
 # temp files of writers that died, or stand still
 
 STOPS = """

@@ -13,10 +13,8 @@ from exactsink.contract import (
     AlreadyCommitted,
     BackendOptions,
     Committable,
-    Committer,
     ExactsinkError,
     InDoubtError,
-    JobContext,
     LineageError,
     Lost,
     Mark,
@@ -27,7 +25,7 @@ from exactsink.contract import (
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Expected, Resolve
 from exactsink.protocol.marks import Marks
-from exactsink.protocol.sinks import Sink, committer_of
+from exactsink.protocol.sinks import Sink
 
 MINE = "aa"
 CLAIM = Claim(2, "bb", "host", "query", MINE, seq=4)
@@ -239,42 +237,10 @@ def test_of_several_targets_the_one_that_was_fed_last_is_the_one_that_may_have_m
         marks(decision(7, 2, Expected("s", "t", BEFORE, BEFORE), gone), NOW)[0].check_start()
 
 
-def test_after_an_older_release_what_stands_is_taken_if_it_is_this_journals() -> None:
-    old = Decision(7, "input", ROWS.sinks, (5,))
-    for shown in (None, Mark(MINE), at(7), at(4)):
-        held, target, _ = marks(old, shown)
-        for name in LOOKS[:-1]:
-            look(held, name)
-        held.open_epoch()
-        assert target.born == [MINE] * (shown is None)
-        assert held.decided(CLAIM, 8, decision(8, 0).sinks) == (Expected("s", "t", *[shown or Mark(MINE)] * 2),)
-    for shown in (Mark("ff"), at(8, "bb")):
-        with pytest.raises(LineageError):
-            marks(old, shown)[0].check_start()
-    look(marks(old, at(7, "bb", participants=1))[0], "check_rewrite")
-    with pytest.raises(InDoubtError, match="1 of 2 participants of epoch 7 were found lost: its target holds"):
-        look(marks(old, at(7, "bb", participants=2))[0], "check_rewrite")
-
-
-@pytest.mark.parametrize(
-    ("decided", "epoch"), [(ROWS, None), (replace(ROWS, marks=None), 7), (None, None)], ids=["bound", "older", "none"]
-)
-def test_a_committer_hears_of_a_decision_that_expects_no_mark(decided: Decision | None, epoch: int | None) -> None:
-    made: list[JobContext] = []
-
-    class Heard(Marked):
-        def committer(self, ctx: JobContext) -> Committer:
-            made.append(ctx)
-            return IdleCommitter()
-
-    committer_of(Sink("s", "b", Heard(BackendOptions()), ""), "job", Log(decision=decided))
-    assert [ctx.unbound_epoch for ctx in made] == [epoch]
-
-
 def test_what_an_operator_resolved_as_committed_stands_as_it_is_found() -> None:
     for outcome, goes_on in (("committed", True), ("lost", False)):
         held, _, _ = marks(ROWS, PART)
-        word = Resolve("ada", "", 7, "s", outcome, seq=6)
+        word = Resolve("ada", "", 7, "s", outcome, tuple(ROWS.refs("s")), 2, seq=6)
         log = replace(held.log(), anchors=(CLAIM, word))
         held = replace(held, log=lambda log=log: log)
         if goes_on:

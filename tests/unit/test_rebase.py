@@ -19,7 +19,6 @@ from exactsink.job.config import load_config
 from exactsink.job.history import JobHistory
 from exactsink.operate.rebase import RebasePlan
 from exactsink.protocol.journal.records import Complete
-from exactsink.protocol.marks import Marks
 from exactsink.testing import Session
 
 Command = Callable[..., Ended]
@@ -119,21 +118,6 @@ def test_a_sink_that_was_put_back_gets_the_epoch_that_is_not_done_as_lost_votes(
     shop.epochs(3)
     assert (command("status", shop.file, "--within", "60").code, shop.lake_rows()) == (0, 6)
     assert command("history", shop.file).out.count(" redecide ") == 1
-
-
-def test_after_an_older_releases_decision_all_sinks_are_rebased(tmp_path: Path, command: Command) -> None:
-    """It expects no marks: if only the one that differs were named, no start would know the others'."""
-    shop = Shop(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Marks, "decided", lambda *_: None)
-        shop.epochs(0, 1)
-    shutil.rmtree(shop.folder / "lake/_exactsink")
-    Session(Opened.of(shop.file).sinks["lake"].backend, JobContext("shop", "lake", "", 1, "ff"), "ff").put_birth()
-    words = ["--sink", "lake=birth", "--sink", "table=1", "--batch", "2"]
-    assert shown(command, shop)[1] == words
-    assert command("rebase", shop.file, *words, "--yes").code == 0
-    shop.epochs(2)
-    assert (command("status", shop.file, "--within", "60").code, shop.lake_rows()) == (0, 9)
 
 
 def test_a_rebase_is_refused_where_the_journal_went_on_since_it_was_read(

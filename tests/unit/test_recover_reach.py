@@ -187,9 +187,9 @@ def _file_gone(job: Job) -> None:
 
 
 def _of_another_journal(job: Job) -> None:
-    job.decided()
     committer = job.sink.backend.committer(JobContext("orders", "lake", "", 1, FOREIGN.lineage))
     committer.put_birth()
+    job.decided()
 
 
 def _sink_renamed(job: Job) -> None:

@@ -240,6 +240,12 @@ def test_making_a_registry_imports_the_plugins_and_no_backend() -> None:
     assert loaded & backends == {"exactsink_files.backend"}
 
 
+def test_no_command_and_no_backend_imports_pandas_which_a_value_of_arrow_at_the_top_of_a_module_does() -> None:
+    modules = [f"exactsink_{name}.backend" for name in ("delta", "files", "idempotent_upsert", "kafka")]
+    imported = modules_after(f"import exactsink.cli.main, exactsink_postgres.backend, {', '.join(modules)}")
+    assert imported.isdisjoint({"pandas", "pyspark"})
+
+
 WHOLE = """
     from exactsink.contract import Backend, BackendOptions, Traits
 

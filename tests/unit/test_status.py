@@ -1,4 +1,4 @@
-"""`status` and `runs`: decided minus proven in each bad state of a job, and whether a person or a start is needed."""
+"""`status`: decided minus proven in each bad state of a job, and whether a person or a start is needed."""
 
 from __future__ import annotations
 
@@ -166,7 +166,8 @@ def test_what_is_lost_needs_a_driver_and_what_is_unknown_a_person(
     opened = Opened.of(in_doubt.file)
     with closing(opened.history.journal(lambda attempt: None)) as journal:
         journal.claim("query-1", "operator")
-        journal.keep(Resolve("me", "seen", 1, "lake", "committed"))
+        refs = tuple(journal.log.decision.refs("lake"))  # type: ignore[union-attr]
+        journal.keep(Resolve("me", "seen", 1, "lake", "committed", refs, 1))
     resolved = (1, 0) if word == "unknown" else (0, 1)
     assert counts(status(in_doubt).body, "committed", "lost")["lake"] == resolved, "a person's word is for the unknown"
 
@@ -341,41 +342,6 @@ def test_work_of_a_claim_that_is_made_meanwhile_is_not_foreign(job: Job) -> None
 
         _, [view] = look(opened.history, opened.sinks, read, operator.whole, seconds=60)
     assert (view.is_proven, view.holds("undecided"), view.holds("foreign")) == (True, 2, 0)
-
-
-@pytest.mark.parametrize("journal", ["", 'journal = "sqlite:///{}/journal.db"'], ids=["files", "database"])
-def test_batch_runs_are_listed_with_how_far_each_is(tmp_path: Path, journal: str, command: Command) -> None:
-    runs = {name: Shop(tmp_path, journal.format(tmp_path), name) for name in ("done", "refused", "cut off")}
-    runs["done"].epochs(0)
-    runs["cut off"].epochs()
-    runs["refused"].close_table()
-    runs["refused"].epochs(0)
-    Opened.of(runs["done"].file, "begun").history.make()
-    file = runs["done"].file
-    ended = command("runs", file, "--json")
-    found = {run["run"]: (run["state"], run["rows"]) for run in ended.body}
-    expected = {"done": ("committed", 6), "refused": ("in doubt", 6), "cut off": ("undecided", None)}
-    assert (ended.code, found) == (3, {**expected, None: ("never decided", None)})
-    assert "call write again, with run='refused'" in ended.err or "exactsink recover" in ended.err
-    assert command("status", file, "--run", "refused", *WAIT).code == 3
-    ended = command("status", file, "--run", "begun", *WAIT)
-    assert (ended.code, "job shop has no batch run 'begun'" in ended.err) == (2, True)
-
-
-def test_a_recovered_batch_run_is_complete_once_every_sink_is_committed(tmp_path: Path, command: Command) -> None:
-    def state() -> str:
-        [run] = command("runs", shop.file, "--json").body
-        return str(run["state"])
-
-    shop = Shop(tmp_path, run="day")
-    shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY)")
-    shop.close_table()
-    shop.epochs(0)
-    assert (command("recover", shop.file, "--run", "day").code, state()) == (1, "in doubt")
-    shop.sql("DROP TRIGGER closed")
-    for _ in range(2):
-        assert (command("recover", shop.file, "--run", "day").code, state()) == (0, "complete")
-    assert command("history", shop.file, "--run", "day").out.count(" complete ") == 2, "the record, and its words"
 
 
 def test_heartbeat_and_driver_are_said(in_doubt: Shop, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

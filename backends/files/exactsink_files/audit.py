@@ -25,11 +25,10 @@ def audited(root: AnyPath, voted: Mapping[int, Sequence[VotedFile]], *, deep: bo
         rows, wrong = 0, []
         for file in files:
             why = _damage(root / file.final, file, deep=deep)
-            rows += 0 if why else file.rows or 0
+            rows += 0 if why else file.rows
             wrong += [why] if why else []
-        known = all(file.rows is not None for file in files)
         said = "; ".join(wrong[:3]) or ("files whole by SHA-256" if deep else "files by size and rows")
-        found[epoch] = Audit(rows if known or wrong else None, said if known or wrong else "an old vote has no rows")
+        found[epoch] = Audit(rows, said)
     return found
 
 
@@ -43,7 +42,7 @@ def _damage(path: AnyPath, file: VotedFile, *, deep: bool) -> str:
         if path.name.endswith(".parquet"):
             with path.fs.open(path.url, "rb") if isinstance(path, ObjectPath) else open(path, "rb") as opened:
                 rows = pq.ParquetFile(opened).metadata.num_rows
-            return "" if file.rows in (None, rows) else f"{path} has {rows} rows instead of {file.rows}"
+            return "" if file.rows == rows else f"{path} has {rows} rows instead of {file.rows}"
     except FileNotFoundError:
         return f"{path} is gone"
     except pa.ArrowInvalid as error:

@@ -110,6 +110,5 @@ def _line(feed: Feed) -> str:
         return f"{feed.job}.{feed.sink}: no epoch with rows is complete"
     known = _summary(feed)
     begun = "" if feed.whole else f", known from epoch {feed.first} on; earlier epochs are not counted"
-    rows = "rows not known" if known["rows"] is None else f"{known['rows']} rows"
-    size = f"{known['files']} files, {rows}, {known['bytes']} bytes"
+    size = f"{known['files']} files, {known['rows']} rows, {known['bytes']} bytes"
     return f"{feed.job}.{feed.sink}: epoch {feed.epoch}{begun}: {size}"

@@ -181,8 +181,8 @@ class FilesCommitter(Committer):
     def _lost(self, epoch: int, name: str, vote: VotedFiles, standing: FolderMark) -> bool:
         """Return whether none of a vote's files was ever named, nor can be; remove the remaining temp files first.
 
-        The proof is a mark that fits the journal and does not name the participant. (Releases before marks leave no
-        such proof.) A file that exists but differs from the vote is not lost.
+        The proof is a mark that fits the journal and does not name the participant. A file that exists but differs from
+        the vote is not lost.
         """
         if not self._never_named(epoch, name, vote, standing):
             return False

@@ -37,15 +37,15 @@ _FOLD = re.compile(r"m(?P<level>[1-9])\.(?P<first>\d{1,19})-(?P<last>\d{1,19})\.
 
 
 class FileEntry(NamedTuple):
-    """One file: `path` is below the target's root. `rows` is None if an earlier release wrote the file."""
+    """One file: `path` is below the target's root."""
 
     path: str
     size: int
-    rows: int | None
+    rows: int
     sha256: str
 
     @classmethod
-    def of(cls, path: str, size: int, sha256: str, rows: int | None = None) -> FileEntry:
+    def of(cls, path: str, size: int, sha256: str, rows: int) -> FileEntry:
         """Read an entry of a manifest. Raises ValueError for a path that leads out of the target."""
         if not is_below(path):
             raise ValueError(f"{path!r} is outside of the target")
@@ -56,8 +56,8 @@ class FileEntry(NamedTuple):
 class Epoch:
     """One epoch's files in this sink.
 
-    `after`: the sink's epoch before this one, -1 if this is the first, None if an earlier release wrote it. If an epoch
-    is not `done` although a higher one exists, an operator ended it by `resolve`: its files may be absent.
+    `after`: the sink's epoch before this one, -1 if this is the first, None if it is not known. If an epoch is not
+    `done` although a higher one exists, an operator ended it by `resolve`: its files may be absent.
     """
 
     number: int

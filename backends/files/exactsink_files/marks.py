@@ -132,7 +132,7 @@ class MarkFolder:
         body["after"] = standing.before(epoch)
         data = json.dumps(body, sort_keys=True).encode()
         name = f"e{epoch}.{hashlib.sha256(data).hexdigest()[:16]}"
-        if not isinstance(self._path, ObjectPath) and not self._path.is_dir():  # an earlier release opened the epoch
+        if not isinstance(self._path, ObjectPath) and not self._path.is_dir():  # no birth was put there
             make_folder(self._path)
         self._newest = epoch
         replace_file(self._path / f"{name}.manifest", data)  # if it exists, it is the same

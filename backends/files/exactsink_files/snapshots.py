@@ -25,8 +25,8 @@ _FEED = re.compile(rf"(?P<job>{NAME_PATTERN})\.(?P<sink>{NAME_PATTERN})")
 class Feed:
     """The files that one job's sink has written up to `epoch` (None: no epoch with rows is complete).
 
-    `first`: the first known epoch. `whole`: it is the sink's first epoch. Otherwise a release without manifests wrote
-    the earlier epochs, and `files` lacks their files. A file's `path` is an absolute path or a URL.
+    `first`: the first known epoch. `whole`: it is the sink's first epoch. Otherwise the manifests of earlier epochs
+    are gone, and `files` lacks their files. A file's `path` is an absolute path or a URL.
     """
 
     job: str
@@ -58,10 +58,8 @@ class Snapshot:
         return [file.path for file in self.files]
 
     @property
-    def rows(self) -> int | None:
-        """Return how many rows the files hold; None if the count of one file is not known."""
-        counts = [file.rows for file in self.files]
-        return None if None in counts else sum(count for count in counts if count is not None)
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
 
 
 def snapshot(
@@ -75,7 +73,7 @@ def snapshot(
     """Return the files below `path` at an epoch; without `epoch`, at the newest complete one.
 
     If several jobs or sinks write to the folder, the result has all of them, unless `job` or `sink` chooses. `epoch`
-    needs a single sink. exactsink does not know the files of epochs that a release without manifests wrote: it raises
+    needs a single sink. exactsink does not know the files of epochs without manifests: it raises
     ConfigError for them, unless you pass `partial` to leave them out. Raises ConfigError for an unknown epoch or sink.
     """
     root = _root(path)
@@ -91,7 +89,7 @@ def snapshot(
         if not feed.whole and not partial:
             raise ConfigError(
                 f"{feed.job}.{feed.sink}: epochs are known from {feed.first} on only",
-                why="an earlier release wrote the epochs before without manifests, or their manifests are gone",
+                why="the manifests of the epochs before are gone",
                 next="pass `partial` to leave them out",
             )
     return Snapshot(feeds)
@@ -115,13 +113,6 @@ def _feeds(root: AnyPath, job: str | None, sink: str | None) -> list[tuple[str, 
 
 def _feed(root: AnyPath, job: str, sink: str, asked: int | None) -> Feed:
     folder = temp_root(root) / f"{job}.{sink}"
-    if "changes" in names_in(folder):
-        raise ConfigError(
-            f"{job}.{sink}: an earlier release compacted these files, and this one does not read its list of them",
-            why="their manifests name files that compacting with --drop-originals may have removed",
-            next="read them with the release that compacted them; if --drop-originals was never used, the files in "
-            f"the partition folders are whole: remove {folder}/changes and {folder}/compacted",
-        )
     epochs = epochs_of(folder)
     newest = epochs.known[-1].number if epochs.known else None
     first = epochs.known[0].number if epochs.known else None

@@ -139,7 +139,7 @@ class UploadFile(HashedFile):
     def voted(self, rows: int) -> VotedFile:
         """Wait until the whole file is sent; return its part of the vote."""
         parts = self._files.sealed(self._key, self._upload.result(), [part.result() for part in self._parts])
-        return VotedFile(self._upload.result(), self._final, self._size, self._hash.hexdigest(), parts, rows)
+        return VotedFile(self._upload.result(), self._final, self._size, self._hash.hexdigest(), rows, parts)
 
     def close(self) -> None:
         self._forget()

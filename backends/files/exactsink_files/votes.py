@@ -26,7 +26,6 @@ __all__ = [
 ]
 
 PAYLOAD_VERSION = 2
-"""2 has `parts` and `rows`; 1 has neither."""
 
 _Folder = TypeVar("_Folder", Path, ObjectPath, AnyPath)
 
@@ -43,28 +42,28 @@ class Part(NamedTuple):
 class VotedFile:
     """One sealed file: `temp` is its name in the participant's folder, `final` its path below the root.
 
-    In a store, `temp` is the id of its upload, and `parts` are all of its parts, in their order. `rows` is None in
-    votes of earlier releases.
+    In a store, `temp` is the id of its upload, and `parts` are all of its parts, in their order.
     """
 
     temp: str
     final: str
     size: int
     sha256: str
+    rows: int
     parts: tuple[Part, ...] = ()
-    rows: int | None = None
 
     @classmethod
     def load(cls, body: dict[str, Any]) -> VotedFile:
         """Read a file's part of a vote. Raises ValueError, TypeError or KeyError."""
         made = cls(**{**body, "parts": tuple(Part(*part) for part in body.get("parts", ()))})
-        if [type(value) for value in (made.temp, made.final, made.size, made.sha256)] != [str, str, int, str]:
+        known = [type(value) for value in (made.temp, made.final, made.size, made.sha256, made.rows)]
+        if known != [str, str, int, str, int]:
             raise TypeError(f"{body!r:.200}")
         return made
 
     def dump(self) -> dict[str, Any]:
         body = {name: getattr(self, name) for name in ("temp", "final", "size", "sha256", "parts", "rows")}
-        return {name: value for name, value in body.items() if value not in ((), None)}
+        return {name: value for name, value in body.items() if value != ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class VotedFiles:
     @classmethod
     def load(cls, committable: Committable) -> VotedFiles:
         """Read a vote. Raises Fatal if it can't be read."""
-        check_version(committable, 1, PAYLOAD_VERSION)
+        check_version(committable, PAYLOAD_VERSION)
         try:
             voted = json.loads(committable.payload)
             return cls(voted["root"], voted["folder"], tuple(VotedFile.load(file) for file in voted["files"]))
@@ -130,10 +129,7 @@ def temp_folder(root: _Folder, txn: Txn) -> _Folder:
 
 
 def final_name(txn: Txn, partition: str, number: int, form: str) -> str:
-    """Return a file's final name below the root. The transaction's id and the file's number make it unique.
-
-    Votes of earlier releases count the files of each folder.
-    """
+    """Return a file's final name below the root. The transaction's id and the file's number make it unique."""
     name = f"{txn.id}.{number}.{form}" if number else f"{txn.id}.{form}"
     return f"{partition}/{name}" if partition else name
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
+from exactsink.toolkit.payloads import check_version
 
 __all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
 
@@ -76,7 +77,7 @@ class Written:
 class Vote:
     """The payload of a committable. A transaction ends alike in all partitions, so one readable partition proves how.
 
-    `marked`: the partition of __consumer_offsets that holds its part of the mark; None in votes of older releases.
+    `marked`: the partition of __consumer_offsets that holds its part of the mark; None if the sink keeps no marks.
     """
 
     transaction: Transaction
@@ -96,11 +97,8 @@ class Vote:
 
     @classmethod
     def load(cls, committable: Committable) -> Vote:
-        """Read a committable's payload. Raises Fatal if a later release wrote it, or if it names a foreign id."""
-        if committable.version != PAYLOAD_VERSION:
-            what = f"{committable.txn.id}: can't read a vote of version {committable.version}"
-            fix = "start the job with the release of exactsink that wrote the epoch"
-            raise Fatal(what, why=f"this release reads version {PAYLOAD_VERSION}", next=fix)
+        """Read a committable's payload. Raises Fatal if another release wrote it, or if it names a foreign id."""
+        check_version(committable, PAYLOAD_VERSION)
         read, txn = json.loads(committable.payload), committable.txn
         transaction = Transaction(read["id"], read["producer_id"], read["producer_epoch"])
         pool = PoolId.parse(transaction.id)

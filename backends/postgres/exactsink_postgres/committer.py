@@ -227,11 +227,10 @@ class PostgresCommitter(SinkSession, Committer):
         with self.using("trim its marks") as session:
             self._last(session)[0].trim()
 
-    def _seen(self, session: Session, doing: str, epoch: int = -1) -> tuple[Marks, Mark | None]:
-        """Return the mark that this session has read last; None where it proves no loss of this `epoch`.
+    def _seen(self, session: Session, doing: str) -> tuple[Marks, Mark | None]:
+        """Return the mark that this session has read last.
 
-        That is so where the journal expects no mark: one participant's COMMIT may have put in the mark which another
-        one lacks. Raises Retryable when the mark may be another server's: another session has read it, or a pooler
+        Raises Retryable when the mark may be another server's: another session has read it, or a pooler
         leads to a server now that has not got so far.
         """
         what = f"sink {self.ctx.sink}: {doing}: the session that had read the mark is lost"
@@ -244,7 +243,7 @@ class PostgresCommitter(SinkSession, Committer):
             if now is None or now.lineage != mark.lineage or _epoch(now) < _epoch(mark):
                 why = f"the mark was {mark}, and is {now}: the pooler leads to another server, which lags behind"
                 raise Retryable(what, why=why, next=AGAIN)
-        return marks, None if epoch == self.ctx.unbound_epoch else mark
+        return marks, mark
 
     def _is_marked(self, marks: Marks, seen: Mark | None, epoch: int) -> bool:
         """Return whether the epoch is marked. Raises Retryable for another mark than was seen."""

@@ -75,7 +75,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         gids = _read(committables)
         doing = f"commit epoch {epoch} in table {self._options.name}"
         with self.using(doing, _DECIDED) as session:
-            marks, seen = self._seen(session, doing, epoch)
+            marks, seen = self._seen(session, doing)
             # In this order, in two statements: the second one finds a participant that is committed between them.
             done = finish(session, "COMMIT", list_prepared(session, gids), f"sink {self.ctx.sink}: {doing}")
             session.await_standbys()
@@ -88,7 +88,7 @@ class TwoPhaseCommitter(PostgresCommitter):
         gids = _read(committables)
         doing = f"check how epoch {epoch} ended in table {self._options.name}"
         with self.using(doing) as session:
-            marks, seen = self._seen(session, doing, epoch)
+            marks, seen = self._seen(session, doing)
             held = list_prepared(session, gids)  # in this order, as in `commit`
             proven = marks.proven(epoch, gids) if held.keys() != set(gids) else set()
             if held.keys() | proven != set(gids):

@@ -293,8 +293,7 @@ class JobContext:
     commit, within that time, `check` returns a finding. `epoch_budget_seconds` is the time that one epoch may take from
     its first row to its commit. `file_mode` says who may read folders that are made for the job; `make_folder` takes
     it. `epoch_column` is the column of the rows that holds their epoch's number, if any. `quarantine` is the sink that
-    gets the rows which this sink's validator finds bad, if any. `unbound_epoch` is the last decided epoch if an older
-    release decided it: that journal expects no mark, so a missing mark proves no loss there.
+    gets the rows which this sink's validator finds bad, if any.
     """
 
     job: str
@@ -309,7 +308,6 @@ class JobContext:
     file_mode: FileMode = "private"
     epoch_column: str | None = None
     quarantine: str | None = None
-    unbound_epoch: int | None = None
 
 
 class Undecided:

@@ -180,5 +180,5 @@ def _of_another(checkpoint: Path) -> Iterator[Finding]:
 
 
 def _is_open(folder: Path) -> bool:
-    """Return whether all users may enter, because an earlier release made the folder, or somebody changed its mode."""
+    """Return whether all users may enter, because somebody made it, or changed its mode."""
     return folder.is_dir() and bool(stat.S_IMODE(folder.stat().st_mode) & 0o007)

@@ -194,9 +194,8 @@ def rebase_plan(
     first = 0 if checkpoint is None else _first(log, checkpoint, batch)
     differing = [view for view in views if view.problem is not None]
     goes_on = checkpoint is not None and _follows(log, checkpoint)
-    if differing:  # a target that is ahead has these numbers; an older release's decision expects no mark
-        said = log.decision is None or log.decision.marks is not None
-        goes_on = goes_on and said and all(_epoch(view.mark) < (first or 0) for view in differing)
+    if differing:  # a target that is ahead has these numbers
+        goes_on = goes_on and all(_epoch(view.mark) < (first or 0) for view in differing)
     numbers = [_epoch(view.mark) + 1 for view in views]
     epoch = first if goes_on and first is not None else max(log.next_epoch, first or batch, *numbers, 0) + early
     case = _Case(log, first, goes_on, checkpoint is None, marked, counts)

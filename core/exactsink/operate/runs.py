@@ -74,6 +74,5 @@ def _state(history: JobHistory, sinks: Mapping[str, Sink], journal: Journal) -> 
 
 
 def _name(log: Log) -> str:
-    """Return a run's name. In an older release's claims it is the query."""
-    last = log.claims[-1]
-    return last.identity.run if last.identity is not None else last.query_id.removeprefix("run ")
+    identity = log.claims[-1].identity
+    return identity.run if identity is not None else ""

@@ -16,8 +16,8 @@ _OTHER_CHECKPOINT = (
 def check_follows(log: Log, epoch: int, previous: str) -> None:
     """Refuse a new batch that does not begin where the last decided one ended."""
     decision = log.decision
-    if decision is None or epoch == log.claims[-1].first_epoch or decision.previous is None:
-        return  # the first batch of this checkpoint, or after an older release
+    if decision is None or epoch == log.claims[-1].first_epoch:
+        return  # the first batch of this checkpoint
     if previous != decision.fingerprint:
         raise LineageError(
             f"epoch {epoch} does not begin where epoch {decision.epoch} ended",
@@ -28,7 +28,7 @@ def check_follows(log: Log, epoch: int, previous: str) -> None:
 
 def check_replay(decision: Decision, fingerprint: str, previous: str) -> None:
     """Refuse a batch with the last decided epoch's number, but with other input. Raises LineageError."""
-    if fingerprint != decision.fingerprint or decision.previous not in (None, previous):
+    if fingerprint != decision.fingerprint or decision.previous != previous:
         raise LineageError(
             f"epoch {decision.epoch} was decided for other input than this batch has",
             why="the checkpoint is an older copy, and its source cuts the input in other places",

@@ -35,8 +35,8 @@ def expected_of(log: Log, sink: str, target: str) -> Expected | None:
 class Marks:
     """One claim's view. `log()` is the journal as last read, `wait(attempt)` pauses before a second look.
 
-    `_found` holds marks that no decision names: of sinks that were just bound, of sinks that an older release decided,
-    and of sinks for which an operator resolved the last decision as committed.
+    `_found` holds marks that no decision names: of sinks that were just bound, and of sinks for which an operator
+    resolved the last decision as committed.
     """
 
     sinks: Mapping[str, Sink]
@@ -204,11 +204,8 @@ class Marks:
 
     def _is_unbound(self, name: str, mark: Mark | None) -> bool:
         """Return whether a target that the journal does not know may be bound, or was moved here with its marks."""
-        decision = self.log().decision
         if mark is None or mark == Mark(self.lineage):
             return True
-        if decision is not None and decision.marks is None:  # an older release's decision has no marks
-            return mark.lineage == self.lineage and (mark.epoch or 0) <= decision.epoch
         latest = [expected.now for expected in self.log().expected if expected.sink == name]
         return bool(latest) and is_at(mark, latest[-1])
 

@@ -94,7 +94,6 @@ def quarantines(sinks: Mapping[str, Sink]) -> frozenset[str]:
 def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
     """Make a sink's committer, with checked answers: for a journal's newest claim, or without one for preflight."""
     log = log or Log()
-    decision = log.decision
     context = JobContext(
         job,
         sink.name,
@@ -108,7 +107,6 @@ def committer_of(sink: Sink, job: str, log: Log | None = None) -> Committer:
         file_mode=sink.file_mode,
         epoch_column=sink.epoch_column,
         quarantine=sink.quarantine,
-        unbound_epoch=decision.epoch if decision is not None and decision.marks is None else None,
     )
     with calling(sink.name, sink.backend, "committer"):
         return CheckedCommitter(sink.name, sink.backend, sink.backend.committer(context))

@@ -40,15 +40,13 @@ class _Strict(BaseModel):
 
 
 class _Committable(_Strict):
-    """A committable. Records of earlier releases lack the fields with a default."""
-
     txn: str
     rows: NonNegativeInt
     payload: str
-    version: int = 1
-    deadline: FiniteFloat | None = None
-    digest: int = Field(0, ge=0, lt=1 << 64)
-    store_ref: str | None = None
+    version: int
+    deadline: FiniteFloat | None
+    digest: int = Field(ge=0, lt=1 << 64)
+    store_ref: str | None
 
     def made(self) -> Committable:
         txn = Txn.parse(self.txn)

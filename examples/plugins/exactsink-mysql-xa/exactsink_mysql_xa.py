@@ -226,7 +226,6 @@ class XaCommitter(Committer):
             branches = self._branches(session, committables)
             done = end(session, "XA COMMIT", branches, self._options.lock_timeout_seconds)
             proven = self._proven(session, epoch, committables)  # when the branches are gone, in a new statement
-        seen = self._proof(epoch, seen)
         return [Committed() if c.ref in done & proven else _resolved(c.ref, proven, done, seen) for c in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
@@ -235,12 +234,7 @@ class XaCommitter(Committer):
             seen = self._seen(session, doing)
             held = self._branches(session, committables)  # in this order, as in `commit`
             proven = self._proven(session, epoch, committables)
-        seen = self._proof(epoch, seen)
         return [Prepared() if c.ref in held else _resolved(c.ref, proven, (), seen) for c in committables]
-
-    def _proof(self, epoch: int, seen: Mark | None) -> Mark | None:
-        """Return the mark that was seen, or None if a participant's absence from it does not prove its loss."""
-        return None if epoch == self._ctx.unbound_epoch else seen
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         if (column := self._ctx.epoch_column) is None:

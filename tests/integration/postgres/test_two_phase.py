@@ -12,7 +12,6 @@ import pytest
 from exactsink.contract import Fatal, Lost, Retryable
 from exactsink_postgres.committer import finish, list_prepared
 from exactsink_postgres.server import Session
-from tests.assessed import commit_assessed
 from tests.integration.postgres.sinks import ROWS, Branches, kinds
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -52,17 +51,6 @@ class _Strict(Session):
         with super().pipeline() as pipeline:
             self.execute("SELECT 1")
             yield pipeline
-
-
-def test_a_mark_that_the_journal_does_not_expect_proves_no_loss(branches: Branches) -> None:
-    """One participant's rows show and its mark is gone; the other one's COMMIT puts a mark in, which is no proof."""
-    epoch = branches.table().prepare_many(2)
-    branches.end("COMMIT", epoch[0].txn.id)
-    branches.run(f"DELETE FROM exactsink_epochs WHERE job = '{branches.job}'")
-    unbound = replace(branches.session, ctx=replace(branches.session.ctx, unbound_epoch=0))
-    for other in ("Committed", "AlreadyCommitted"):
-        assert kinds(commit_assessed(unbound, 0, epoch)) == ["Unknown", other]
-    assert kinds(branches.outcomes(*epoch)) == ["Lost", "AlreadyCommitted"]  # a journal that expects the mark
 
 
 def test_one_that_another_session_is_ending_is_asked_for_again_and_the_others_are_committed(branches: Branches) -> None:

@@ -13,12 +13,12 @@ import pytest
 from pydantic import SecretStr
 
 from exactsink.cli.opened import Opened
-from exactsink.contract import Fatal, JobContext, LineageError
+from exactsink.contract import Fatal, JobContext, LineageError, Mark
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import Driver
 from exactsink.protocol.coordinator import State
 from exactsink.protocol.events import Events
-from exactsink.protocol.journal.records import Decide, DecidedSink
+from exactsink.protocol.journal.records import Decide, DecidedSink, Expected
 from exactsink.testing import Session
 from exactsink.toolkit.storage import ObjectPath
 from tests.servers.s3 import S3
@@ -46,7 +46,7 @@ def job(tmp_path: Path, place: ObjectPath) -> str:
     return str(file)
 
 
-def decided(job: str) -> Driver:
+def decided(job: str, place: ObjectPath) -> Driver:
     """Leave epoch 1 decided and not committed, by a driver that seems to run; return it."""
     opened = Opened.of(job)
     driver = Driver(opened.history, opened.sinks, Events("orders", []))
@@ -54,9 +54,13 @@ def decided(job: str) -> Driver:
     claim = driver.journal.log.claims[-1]
     sink = opened.sinks["table"]
     ctx = JobContext("orders", "table", sink.staging, claim.generation, claim.lineage)
-    votes = Session(sink.backend, ctx, claim.token).prepare(0, [ROWS, ROWS])
+    session = Session(sink.backend, ctx, claim.token)
+    birth, votes = session.put_birth(), session.prepare(0, [ROWS, ROWS])
     named = DecidedSink(sink.kind, sink.backend.strategy, sink.backend.target, tuple(votes))
-    driver.journal.decide(Decide(0, claim.generation, "input", {"table": named}))
+    now = Mark(claim.lineage, 0, frozenset([claim.token]), 2)
+    marks = (Expected("table", sink.backend.target, now, birth),)
+    input_end = Checkpoint(place / "chk").fingerprint(0)
+    driver.journal.decide(Decide(0, claim.generation, input_end, {"table": named}, marks=marks))
     driver.heartbeat.write(State(None, claim.generation, "host:17", time.time()))
     return driver
 
@@ -64,7 +68,7 @@ def decided(job: str) -> Driver:
 def test_commands_read_a_history_on_s3_and_recover_what_it_decided(
     job: str, place: ObjectPath, command: Command
 ) -> None:
-    driver = decided(job)
+    driver = decided(job, place)
     assert {name.partition("/")[0] for name in (place / "chk.exactsink").names()} == {
         "journal",
         "staging",
@@ -128,7 +132,7 @@ def test_the_journals_place_is_tried_by_preflight(
 
 
 def test_no_secret_is_kept(job: str, place: ObjectPath, s3: S3) -> None:
-    decided(job).close()
+    decided(job, place).close()
     kept = b"".join((place / name).read_bytes() for name in place.listed(deep=True))
     assert b"claim" in kept
     assert s3.environment["AWS_SECRET_ACCESS_KEY"].encode() not in kept

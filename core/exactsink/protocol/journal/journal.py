@@ -23,8 +23,8 @@ from exactsink.protocol.journal.records import (
     Record,
     Redecide,
     decode,
-    has_sum,
     sealed,
+    sum_in,
 )
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
@@ -154,7 +154,7 @@ class Journal:
     def _check_prior(self, record: Record) -> None:
         """Check that the entry before a record is the one after which it was written."""
         data = self._store.read(record.seq - 1)
-        if data is None or not has_sum(data, record.prior_sum):
+        if data is None or sum_in(data) != record.prior_sum:
             self._entry(record.seq - 1, record.prior_sum, record.seq)  # raises with the reason
 
     def claim(self, query_id: str, driver: str, identity: Identity | None = None) -> Claim:

@@ -34,9 +34,6 @@ __all__ = [
 ]
 
 
-_RUN_COMPLETE = "run complete"
-"""The text of earlier releases' note in place of `Complete`."""
-
 _SUMMED_UP = "a start needs nothing from before the claim of this driver"
 
 
@@ -44,9 +41,8 @@ _SUMMED_UP = "a start needs nothing from before the claim of this driver"
 class Decision:
     """An epoch's decide with the latest redecide of each sink, for recovery, sweep and deletion alike.
 
-    `sums` are those of the records at `seqs`. `previous` and `marks` are None if an older release decided. An
-    operator's rebase leaves only the sinks that it keeps; the others commit nothing of it any more. `at` is the time
-    when it was first decided.
+    `sums` are those of the records at `seqs`. An operator's rebase leaves only the sinks that it keeps; the others
+    commit nothing of it any more. `at` is the time when it was first decided.
     """
 
     epoch: int
@@ -54,8 +50,8 @@ class Decision:
     sinks: Mapping[str, DecidedSink]
     seqs: tuple[int, ...]
     sums: tuple[str, ...] = ()
-    previous: str | None = None
-    marks: tuple[Expected, ...] | None = None
+    previous: str = ""
+    marks: tuple[Expected, ...] = ()
     at: float = 0.0
 
     @property
@@ -97,21 +93,19 @@ class Log:
     @property
     def is_complete(self) -> bool:
         """Whether every sink has committed the one epoch of this log, a batch run's."""
-        notes = {anchor.text for anchor in self.anchors if isinstance(anchor, Note)}
-        return _RUN_COMPLETE in notes or any(isinstance(kept, Complete) for kept in self.anchors)
+        return any(isinstance(kept, Complete) for kept in self.anchors)
 
     @property
     def expected(self) -> tuple[Expected, ...]:
-        """The expected marks of the last decision's sinks; empty if there is none, or if an older release decided."""
-        return (self.decision.marks if self.decision else None) or ()
+        """The expected marks of the last decision's sinks; empty if there is none."""
+        return self.decision.marks if self.decision else ()
 
     @property
     def resolved(self) -> Mapping[str, Mapping[str, str]]:
         """Return an operator's outcomes for the last decision: by sink, the outcome of each participant's ref."""
         words = dict[str, dict[str, str]]()
         for word in _words(self):
-            refs = word.participants or (self.decision.refs(word.sink) if self.decision else ())
-            words.setdefault(word.sink, {}).update(dict.fromkeys(refs, word.outcome))
+            words.setdefault(word.sink, {}).update(dict.fromkeys(word.participants, word.outcome))
         return words
 
     def has_given_up(self, sink: str) -> bool:
@@ -260,12 +254,8 @@ def _with_set(
 ) -> Decision:
     """Return the decision with another set for one sink."""
     sink = replace(decision.sinks[name], committables=committables)
-    return replace(
-        decision,
-        sinks={**decision.sinks, name: sink},
-        marks=decision.marks
-        and tuple(_remarked(m, sink, resolved=resolved) if m.sink == name else m for m in decision.marks),
-    )
+    marks = tuple(_remarked(m, sink, resolved=resolved) if m.sink == name else m for m in decision.marks)
+    return replace(decision, sinks={**decision.sinks, name: sink}, marks=marks)
 
 
 def _remarked(expected: Expected, sink: DecidedSink, *, resolved: bool) -> Expected:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Annotated, Any
 
@@ -43,14 +43,11 @@ __all__ = [
     "Resolve",
     "Settled",
     "decode",
-    "has_sum",
     "sealed",
+    "sum_in",
 ]
 
 FORMAT_VERSION = 3
-_READS = (2, 3)
-_LATER = frozenset({"succeeds", "keeps", "settled", "participants", "rows"})
-"""Fields that the first records of this format lack."""
 _SUM = re.compile(rb', "sha256": "([0-9a-f]{64})"\}$')
 COPY = (
     "restore that entry from a copy of the journal (`exactsink journal verify JOB.toml` lists the damaged ones); "
@@ -107,7 +104,7 @@ class Expected:
     """The mark that the journal expects of one sink in one target.
 
     `now` is the last decision with rows for the sink, or the birth before the first one. `before` was the value of
-    `now` before the newest decision. None: the target is not bound yet, or an older release decided last.
+    `now` before the newest decision. None: the target is not bound yet.
     """
 
     sink: str
@@ -142,7 +139,7 @@ class Claim(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class DecidedSink:
-    """One sink's part of a decision. `columns` are those of its rows; None in a record of an older release."""
+    """One sink's part of a decision. `columns` are those of its rows; None if they are not known."""
 
     backend: str
     strategy: str
@@ -160,16 +157,15 @@ class Decide(_Placed):
     """The commit point of an epoch, for all sinks at once.
 
     `fingerprint` identifies the end of the batch, `previous` the end of the batch before it: a batch is the input
-    between the two. `marks` has an entry for every sink and target that the job has had. In a record of an older
-    release, `previous` and `marks` are None.
+    between the two. `marks` has an entry for every sink and target that the job has had.
     """
 
     epoch: int
     generation: int
     fingerprint: str
     sinks: Mapping[str, DecidedSink]
-    previous: str | None = None
-    marks: tuple[Expected, ...] | None = None
+    previous: str = ""
+    marks: tuple[Expected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +180,7 @@ class Redecide(_Placed):
 
 @dataclass(frozen=True, slots=True)
 class Note(_Placed):
-    """A text, kept permanently (see `summed_up`). Earlier releases wrote notes in place of `Complete` and `Action`."""
+    """A text, kept permanently (see `summed_up`)."""
 
     text: str
 
@@ -235,8 +231,8 @@ class Action(_Placed):
 class Resolve(_Placed):
     """An operator's resolution of a sink's participants in doubt: `committed`, `lost` or `given-up`.
 
-    It applies to these `participants` (by their refs), with `rows` rows. Without any, as an older release wrote it, it
-    applies to the whole sink. Given-up participants are proven lost, and leave the decision: nobody writes them again.
+    It applies to these `participants` (by their refs), with `rows` rows. Given-up participants are proven lost, and
+    leave the decision: nobody writes them again.
     """
 
     who: str
@@ -244,8 +240,8 @@ class Resolve(_Placed):
     epoch: int
     sink: str
     outcome: str
-    participants: tuple[str, ...] = ()
-    rows: int = 0
+    participants: tuple[str, ...]
+    rows: int
 
 
 Kept = Note | Complete | Clean | Action | Resolve
@@ -276,23 +272,21 @@ def decode(data: bytes, seq: int | None = None) -> Record:
         version, kind = body.pop("version"), body.pop("kind")
     except (ValueError, KeyError, AttributeError) as error:
         raise Fatal(f"journal entry {seq} is not a record", why=f"{error!r} in {data[:60]!r}", next=COPY) from error
-    if version not in _READS or kind not in _KINDS:
+    if version != FORMAT_VERSION or kind not in _KINDS:
         raise Fatal(
             f"journal record {body.get('seq')} has format {version} ({kind})",
             why=f"this release reads format {FORMAT_VERSION}",
-            next="start the job with the release of exactsink that wrote it (newer ones read older formats)"
-            if version == 1
-            else "pip install --upgrade exactsink",
+            next="start the job with the release of exactsink that wrote it",
         )
-    body["sha256"] = hashlib.sha256(data).hexdigest() if version == 2 else _own_sum(data, seq)
-    known = {field.name: field for field in fields(_KINDS[kind])}
-    missing = known.keys() - body.keys()
-    whole = all((version == 2 or name in _LATER) and known[name].default is not MISSING for name in missing)
+    if (found := sum_in(data)) is None:
+        what, why = f"journal entry {seq} was changed after it was written", "its content has another sha256"
+        raise LineageError(what, why=why, next=COPY)
+    body["sha256"] = found
     try:
         record: Record = _adapter(kind).validate_python(body)
     except ValidationError as error:
         raise _not_the(kind, seq, problem(error)) from error
-    if not whole or not body.keys() <= known.keys() or seq not in (None, record.seq):
+    if body.keys() != {field.name for field in fields(record)} or seq not in (None, record.seq):
         raise _not_the(kind, seq, f"its fields are {', '.join(sorted(body))}, and its own number is {record.seq}")
     return record
 
@@ -307,19 +301,9 @@ def _not_the(kind: str, seq: int | None, why: str) -> Fatal:
     return Fatal(f"journal entry {seq} is not the valid {kind} that it claims to be", why=why, next=COPY)
 
 
-def has_sum(data: bytes, sha256: str) -> bool:
-    """Return whether these bytes are the record with this sum, without decoding it: many votes take long to decode."""
-    found = _SUM.search(data)
-    body = data if found is None else data[: found.start()] + b"}"  # format 2 has no sum in it
-    return hashlib.sha256(body).hexdigest() == sha256 and (found is None or found[1].decode() == sha256)
-
-
-def _own_sum(data: bytes, seq: int | None) -> str:
+def sum_in(data: bytes) -> str | None:
+    """Return the sum at a record's end, None if its content has another one. Many votes take long to decode."""
     found = _SUM.search(data)
     if found is None or hashlib.sha256(data[: found.start()] + b"}").hexdigest() != found[1].decode():
-        raise LineageError(
-            f"journal entry {seq} was changed after it was written",
-            why="its content does not have the sha256 at its end",
-            next=COPY,
-        )
+        return None
     return found[1].decode()

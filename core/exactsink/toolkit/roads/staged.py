@@ -59,7 +59,7 @@ _STAGING_FIX = "set [job] staging to a folder that the driver and every executor
 class Marker:
     """The epoch that a target last applied for (job, sink), written in the same transaction as the epoch's rows.
 
-    `token` is that of the claim under which the epoch was begun; a marker of an earlier release has none. A birth,
+    `token` is that of the claim under which the epoch was begun, empty in a birth. A birth,
     which binds the target to a journal before its first epoch, has epoch -1. `complete` is False if a store without
     transactions has only begun to apply the epoch. `expected` is not persisted: it is the marker that was last compared
     with the journal before this one is applied, "any" if none was.

@@ -52,7 +52,7 @@ class Blocks(Generic[Folder]):
         names = self._names(self._folder)
         blocks = (seqs_of(self._names(self._folder / name)) for name in sorted(blocks_of(names), reverse=True))
         inside = next(filter(None, blocks), [])
-        return max(seqs_of(names) + inside, default=-1)  # an earlier release put all entries into the folder itself
+        return max(inside or seqs_of(names), default=-1)
 
     def close(self) -> None:
         """Do nothing: calls close their files, and all paths share the file system."""
@@ -71,5 +71,5 @@ class Blocks(Generic[Folder]):
         return f"{block}/{entry_name(seq)}" if block else entry_name(seq)
 
     def _path(self, seq: int) -> Folder:
-        """Return where this release puts an entry."""
+        """Return where an entry is."""
         return self._folder / self._name(seq)

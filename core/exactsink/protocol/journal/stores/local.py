@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from exactsink.contract import FileMode, PreflightError
 from exactsink.protocol.journal.stores import SeqTaken
-from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, Blocks, blocks_of, entry_name, seqs_of
+from exactsink.protocol.journal.stores.layout import BLOCK_ENTRIES, Blocks, blocks_of, seqs_of
 from exactsink.toolkit.storage import NO_HARD_LINKS, make_folder, new_file, sync_folders
 
 __all__ = ["LocalStore"]
@@ -25,7 +25,7 @@ class LocalStore(Blocks[Path]):
     """Entries as files: write and fsync a temp file, link it (which fails if the name exists), fsync the folder.
 
     The first `block_entries` are in the folder itself. Each later block of as many is in a subfolder, so that a start
-    lists few names, however long the journal is. Entries that an earlier release put into the folder itself stay there.
+    lists few names, however long the journal is.
     A writer locks its temp file; the first put of each store removes temp files without a lock, because their writers
     are dead. An entry that this store has not made durable itself may be gone after a power cut, although it shows: its
     writer may have died before the sync, or its sync may have failed. So this store writes it again before it puts the
@@ -54,8 +54,6 @@ class LocalStore(Blocks[Path]):
             if seq > 0 and self._durable != seq - 1:
                 self._write_again(seq - 1)
             self._unsure = seq
-            if self._standing(seq) != path:
-                raise SeqTaken(seq)
         with self._sealed(data) as temp:
             try:
                 os.link(temp, path)
@@ -71,13 +69,13 @@ class LocalStore(Blocks[Path]):
             if seq == self._unsure:
                 self._write_again(seq)
             try:
-                return self._standing(seq).read_bytes()
+                return self._path(seq).read_bytes()
             except FileNotFoundError:
                 return None
 
     def _write_again(self, seq: int) -> None:
         """Make an existing entry durable as a new file, because nobody knows whether the old file is."""
-        path = self._standing(seq)
+        path = self._path(seq)
         with suppress(FileNotFoundError):
             with self._sealed(path.read_bytes()) as temp:
                 temp.replace(path)
@@ -109,13 +107,13 @@ class LocalStore(Blocks[Path]):
         with self._explained():
             for seq in seqs:
                 with suppress(FileNotFoundError):
-                    found[seq] = self._standing(seq).stat().st_size
+                    found[seq] = self._path(seq).stat().st_size
         return found
 
     def delete(self, seqs: Iterable[int]) -> None:
         with self._explained():
             for seq in seqs:
-                self._standing(seq).unlink(missing_ok=True)
+                self._path(seq).unlink(missing_ok=True)
 
     def _locked_temp(self) -> tuple[Path, BinaryIO]:
         """Make a temp file that no other store removes while it is open here."""
@@ -135,11 +133,6 @@ class LocalStore(Blocks[Path]):
                 with suppress(OSError), open(self._folder / name, "rb+") as file:  # gone, locked, or another user's
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     (self._folder / name).unlink()
-
-    def _standing(self, seq: int) -> Path:
-        """Return where an entry is: where an earlier release put it, or where this one does."""
-        earlier = self._folder / entry_name(seq)
-        return earlier if seq >= self._block_entries and earlier.exists() else self._path(seq)
 
 
 def _no_links(folder: Path) -> PreflightError:
