@@ -171,7 +171,7 @@ def test_a_decided_file_that_is_gone_stops_with_the_evidence(job: Job, name: str
     _lose_a_decided_file(job)
     shutil.rmtree(job.folder / "chk")
     ended = command(name, job.file)
-    assert (ended.code, "votes" in ended.err, "lost" in ended.err) == (3, True, True), ended.err
+    assert (ended.code, "decided participants" in ended.err, "lost" in ended.err) == (3, True, True), ended.err
     assert (job.rows(), _bound(job)) == (0, ("query-1", 0, 1))
 
 

@@ -213,7 +213,7 @@ def test_a_busy_database_is_worth_another_try(tmp_path: Path) -> None:
     (vote,) = sink.vote(1, [(1, "a")])
     with closing(sqlite3.connect(sink.file, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(Retryable, match=r"locked(?s:.*)written again"):
+        with pytest.raises(Retryable, match=r"locked(?s:.*)the next start writes"):
             waiting.pre_commit()
         with pytest.raises(Retryable, match="locked"):
             sink.commit(1, [vote])

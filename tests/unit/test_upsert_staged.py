@@ -306,7 +306,7 @@ def test_a_machine_that_does_not_see_the_staging_folder_takes_no_row_for_lost(tm
     votes = sink.vote(1, [(1, "a")])
     aside = (tmp_path / "staging").rename(tmp_path / "aside")
     for judge in (sink.assess, sink.commit):
-        with pytest.raises(Retryable, match="there is no staging folder"):
+        with pytest.raises(Retryable, match="does not exist here"):
             judge(1, votes)
     (tmp_path / "staging" / "orders" / "table").mkdir(parents=True)  # as the message says, if it was deleted
     assert "is gone" in str(sink.commit(1, votes))

@@ -57,7 +57,7 @@ def voted(path: AnyPath, size: int, sha256: str) -> bytes:
 def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | None:
     """Return the damage of a staged file: Lost if it is missing, Unknown if it was changed, None if it is whole.
 
-    Raises Fatal for a vote that names a file outside the folder, and Retryable if there is no folder: this machine may
+    Raises Fatal for a vote that names a file outside the folder, and Retryable if the folder is missing: this machine may
     not see it, and then its files prove nothing.
     """
     path, size, sha256 = _voted_file(folder, committable)
@@ -66,7 +66,7 @@ def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | Non
     except FileNotFoundError:
         if isinstance(folder, Path) and not folder.is_dir():
             raise Retryable(
-                f"there is no staging folder {folder}, and it may hold decided rows",
+                f"the staging folder {folder} does not exist here, and it may hold decided rows",
                 why="somebody deleted it, or this machine does not see it",
                 next=f"repeat where the folder exists; only if it was deleted: mkdir -p '{folder}'",
             ) from None
