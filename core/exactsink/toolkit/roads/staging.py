@@ -57,8 +57,8 @@ def voted(path: AnyPath, size: int, sha256: str) -> bytes:
 def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | None:
     """Return the damage of a staged file: Lost if it is missing, Unknown if it was changed, None if it is whole.
 
-    Raises Fatal for a vote that names a file outside the folder, and Retryable if the folder is missing: this machine may
-    not see it, and then its files prove nothing.
+    Raises Fatal for a vote that names a file outside the folder. Raises Retryable if the folder is missing: this
+    machine may not see it, and then its files prove nothing.
     """
     path, size, sha256 = _voted_file(folder, committable)
     try:
