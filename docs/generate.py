@@ -161,9 +161,9 @@ def exit_codes_page() -> str:
         ((str(code), *texts) for code, *texts in sorted(rows, key=lambda row: row[0])),
     )
     return (
-        "# Exit codes\n\nEvery error prints the failure, the reason, and the next command. "
-        "[Troubleshoot](../how-to/troubleshoot.md) lists messages by exit code. These codes are those of "
-        "`exactsink run` and of most\ncommands; [`status` and `runs`](#status-and-runs) have some more cases.\n\n"
+        "# Exit codes\n\nEvery error prints the failure, the reason, and the next command.\n"
+        "[Troubleshoot](../how-to/troubleshoot.md) lists messages by exit code. The codes below are those of\n"
+        "`exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have some more cases.\n\n"
         f"{table}\nA supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. "
         f"After 1 to 6 a person has to look first.\n\n{report_texts.OF_STATUS}"
     )
