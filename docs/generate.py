@@ -18,6 +18,7 @@ from pathlib import Path
 
 import cli_texts
 import click
+import report_texts
 from answers import ANSWERS
 from authors import class_section, contract_page, kit_page
 from config_texts import HEAD, NOTES
@@ -34,6 +35,7 @@ from exactsink.cli.main import EXIT_INTERRUPTED, cli
 from exactsink.contract import errors
 from exactsink.job.config.described import attribute_docstrings, prose, sections
 from exactsink.job.registry import Registry, installed_plugins
+from exactsink.observe.metrics import BUCKETS
 from exactsink.starters.plugin import ROADS, backend_text
 
 __all__ = ["PAGES", "main", "stale"]
@@ -74,12 +76,16 @@ _PYTHON = """\
 `from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
 Calls raise exactsink's [errors](errors.md). Each call's text names them.
 """
-_CODES = {  # who ends so, beside the errors
-    0: "ok: the command has done its work; or `run` was stopped, and ended after its epoch",
-    EXIT_INTERRUPTED: "interrupted (Ctrl-C): nothing decided is lost, and the same command continues",
-    128 + signal.SIGHUP: "a second signal, SIGHUP, ended it at once, as a crash does; nothing decided is lost",
-    128 + signal.SIGTERM: "a second signal, SIGTERM, ended it at once, as a crash does; nothing decided is lost",
-    errors.EXIT_BUG: "a bug in exactsink or a plugin: nothing decided is lost, and the same command is safe",
+_KILLED = "ended the command at once, as a crash does. Nothing decided is lost."
+_CODES = {  # the meaning and the next step, beside those of errors
+    0: ("The command has done its work. Or `run` was stopped, and ended after its epoch.", "Nothing."),
+    EXIT_INTERRUPTED: ("Ctrl-C interrupted the command. Nothing decided is lost.", "The same command continues."),
+    128 + signal.SIGHUP: (f"A second signal, SIGHUP, {_KILLED}", "The same command continues."),
+    128 + signal.SIGTERM: (f"A second signal, SIGTERM, {_KILLED}", "The same command continues."),
+    errors.EXIT_BUG: (
+        "A bug in exactsink or a plugin. Nothing decided is lost.",
+        "The same command is safe. Report it.",
+    ),
 }
 
 
@@ -145,47 +151,43 @@ def _commands(group: click.Group) -> Iterator[tuple[str, click.Command]]:
 
 def exit_codes_page() -> str:
     """Return every exit code of the commands."""
-    rows: dict[int, list[str]] = {code: [text] for code, text in _CODES.items()}
+    rows = [(code, "-", *texts) for code, texts in _CODES.items()]
     for kind in _tree(errors.ExactsinkError):
-        if kind is not errors.ExactsinkError:
-            rows.setdefault(kind.exit_code, []).append(f"`{kind.__name__}`: {_first(kind)}")
-    rows[errors.ConfigError.exit_code].append("a mistake on the command line")
-    table = markdown_table(("code", "meaning"), ((str(code), "<br>".join(text)) for code, text in sorted(rows.items())))
+        if kind not in (errors.ExactsinkError, errors.ForeignError):
+            rows.append((kind.exit_code, f"`{kind.__name__}`", *_meaning_and_step(kind)))
+    rows.append((errors.ConfigError.exit_code, "-", "The command line has a mistake.", "Correct it."))
+    table = markdown_table(
+        ("code", "error", "meaning", "do this"),
+        ((str(code), *texts) for code, *texts in sorted(rows, key=lambda row: row[0])),
+    )
     return (
-        "# Exit codes\n\nEvery error prints the event, the reason, and the next command.\n\n" + table + "\n"
-        "A supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. After 1 to 6 a "
-        "person has to look first.\n"
+        "# Exit codes\n\nEvery error prints the failure, the reason, and the next command.\n"
+        "[Troubleshoot](../how-to/troubleshoot.md) lists messages by exit code. The codes below are those of\n"
+        "`exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have some more cases.\n\n"
+        f"{table}\nA supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. "
+        f"After 1 to 6 a person has to look first.\n\n{report_texts.OF_STATUS}"
     )
 
 
 def errors_page() -> str:
     """Return the tree of errors."""
     rows = (
-        (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), _first(kind))
+        (f"`{kind.__name__}`", f"`{kind.__bases__[0].__name__}`", str(kind.exit_code), *_meaning_and_step(kind))
         for kind in _tree(errors.ExactsinkError)
     )
-    return (
-        "# Errors\n\nFrom `exactsink.contract`. Each has `what`, `why` and `next`, and pickles. Grouped by the "
-        "caller's next step.\n\n" + markdown_table(("error", "is a", "exit code", "the caller's next step"), rows)
-    )
+    return report_texts.ERRORS + markdown_table(("error", "is a", "exit code", "meaning", "do this"), rows)
 
 
 def events_page() -> str:
     """Return the events and the protocol's points."""
-    return (
-        "# Events\n\nThe same names serve logs, metrics, tests and fault injection. Events are logged by the logger "
-        "`exactsink`, most at INFO, points at DEBUG; [how to observe a job](../how-to/observe.md).\n\n"
-        f"## The protocol's points\n\nEach has a before and an after.\n\n{points_table()}\n"
-        f"## All else\n\n{events_table()}"
-    )
+    texts = report_texts
+    return f"{texts.EVENTS}{texts.POINTS}{points_table()}{texts.OTHER_EVENTS}{events_table()}"
 
 
 def metrics_page() -> str:
     """Return the metrics."""
-    return (
-        "# Metrics\n\nAll exporters have these and no others; [how to observe a job](../how-to/observe.md).\n\n"
-        f"{metrics_table()}"
-    )
+    bounds = ", ".join(f"{bound:g}" for bound in BUCKETS)
+    return f"{report_texts.METRICS}{metrics_table()}{report_texts.PHASES.replace('BOUNDS', bounds)}"
 
 
 def json_page() -> str:
@@ -361,8 +363,9 @@ def _tree(kind: type[errors.ExactsinkError]) -> Iterator[type[errors.ExactsinkEr
             yield from _tree(below)
 
 
-def _first(kind: type) -> str:
-    return prose(inspect.getdoc(kind) or "")
+def _meaning_and_step(kind: type[errors.ExactsinkError]) -> tuple[str, str]:
+    meaning, _, step = (inspect.getdoc(kind) or "").partition("\n\n")
+    return prose(meaning), prose(step)
 
 
 if __name__ == "__main__":

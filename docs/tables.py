@@ -18,9 +18,7 @@ _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 def points_table() -> str:
     """Return the protocol's points, in their order."""
-    return markdown_table(
-        ("point", "the work between its before and its after"), ((f"`{p}`", says) for p, says in POINTS.items())
-    )
+    return markdown_table(("point", "work between before and after"), ((f"`{p}`", says) for p, says in POINTS.items()))
 
 
 def events_table() -> str:

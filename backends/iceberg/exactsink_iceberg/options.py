@@ -23,7 +23,8 @@ class IcebergOptions(BackendOptions):
 
     uri: SecretStr | None = None
     """The catalog: the SQLAlchemy URL of a SQL catalog's database, for example `sqlite:////lake/catalog.db`, or the
-    address of a REST catalog. Only the driver opens the catalog."""
+    address of a REST catalog. Only the driver opens the catalog. For an SQLite file, write an absolute
+    path: a relative path begins at the working folder, not at the folder of the job's file."""
     catalog: str = "default"
     """The catalog's name. The database of a SQL catalog can hold several catalogs."""
     catalog_options: Mapping[str, SecretStr] = Field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Errors, in one class for each reaction of the caller.
 
 Every error says what happened, why, and which command comes next. Errors pickle, so a task can send one to the driver.
+The first paragraph of a class's docstring is the error's meaning, the second the caller's next step.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ EXIT_BUG = 70
 
 
 class ExactsinkError(Exception):
-    """Report what happened, why, and which command to run next."""
+    """The base of all others.
+
+    Catch it to report `what`, `why` and `next`.
+    """
 
     exit_code = 1
 
@@ -54,57 +58,87 @@ class ExactsinkError(Exception):
 
 
 class Retryable(ExactsinkError):
-    """Try again later. Nothing is lost, and the same work may succeed then. `run` retries by itself."""
+    """A failure that may pass, for example a store that does not answer. Nothing is lost.
+
+    Try again later. `exactsink run` and `Job.write` first retry by themselves.
+    """
 
     exit_code = 75
 
 
 class Fatal(ExactsinkError):
-    """Fix the problem that the message names, then start again. Nothing is lost, but a retry alone won't help."""
+    """A problem that a retry alone won't solve. Nothing is lost.
+
+    Fix the problem that the message names, then start again.
+    """
 
 
 class ContractError(Fatal):
-    """Report it to the plugin's author: a call of the backend failed, or returned a value that the contract forbids."""
+    """A call of the backend failed, or returned a value that the contract forbids.
+
+    Report it to the plugin's author.
+    """
 
     exit_code = EXIT_BUG
 
 
 class Fenced(ExactsinkError):
-    """Stop this driver, because another driver has claimed the job and continues it."""
+    """Another driver has claimed the job, so this one ended. Or a driver may be at work, so a command changed nothing.
+
+    Leave the job to the other driver: do not start it again. For a command, the message names the next step.
+    """
 
     exit_code = 4
 
 
 class InDoubtError(ExactsinkError):
-    """Stop and look at the evidence: a decided committable is proven neither committed nor lost."""
+    """A decided committable is proven neither committed nor lost.
+
+    Read the evidence before you start again.
+    """
 
     exit_code = 3
 
 
 class ForeignError(ExactsinkError):
-    """Find who began work under this job's name that its journal does not know. Of `status`; a start ends with 5."""
+    """A sink holds work under this job's name that the job's journal does not know.
+
+    Find out who began it.
+    """
 
     exit_code = 6
 
 
 class ConfigError(ExactsinkError):
-    """Fix the job's config, or the call. Nothing was started."""
+    """The job's config, or a call, is wrong. Nothing was started.
+
+    Fix the config or the call.
+    """
 
     exit_code = 2
 
 
 class Refused(ExactsinkError):
-    """The job was not started, or the epoch not written, because exactsink could not have kept its promise."""
+    """The job was not started, or the epoch not written, because exactsink could not have kept its promise.
+
+    Do what the message says, then start again.
+    """
 
     exit_code = 5
 
 
 class LineageError(Refused):
-    """The journal, the checkpoint and the sinks do not belong to one history."""
+    """The journal, the checkpoint and the sinks do not belong to one history.
+
+    Restore the part that is wrong, or replace the checkpoint or journal.
+    """
 
 
 class PreflightError(Refused):
-    """A sink can't give the guarantee that the job requires. The message holds the statement that fixes it."""
+    """A sink can't give the guarantee that the job requires.
+
+    Do what the message says: it holds the statement that fixes the target.
+    """
 
 
 def _rebuild(kind: type[ExactsinkError], what: str, why: str, next: str) -> ExactsinkError:

@@ -32,7 +32,7 @@ _PHASE = _metric(
     "current_phase_seconds",
     ("job", "phase", "sink"),
     "s",
-    "How long the phases last that run now; phase is `between` from one epoch to the next. Ended ones are left out.",
+    "Age of each running phase; `phase` is `between` while no epoch runs. A phase that has ended has no series.",
 )
 _DECIDED = _metric("decided_epoch", _SINK, "{epoch}", "The last epoch that is decided for this sink.")
 _COMMITTED = _metric("committed_epoch", _SINK, "{epoch}", "The last epoch that is committed in this sink.")

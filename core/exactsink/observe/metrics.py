@@ -52,7 +52,7 @@ PHASE = Metric(
     "histogram",
     ("job", "phase", "sink"),
     "s",
-    "Duration of a phase that succeeded; sink is empty but for the phase commit.",
+    "Duration of each phase that succeeded; `sink` is empty, except for the phase `commit`.",
     "every point",
     "seconds",
 )

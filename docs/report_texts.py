@@ -1,0 +1,120 @@
+"""Texts around the generated tables of exit codes, errors, events and metrics."""
+
+from __future__ import annotations
+
+__all__ = ["ERRORS", "EVENTS", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
+
+OF_STATUS = """\
+## `status` and `runs`
+
+`exactsink status` and `exactsink runs` start no driver. They end with the code of the job's
+[state](../how-to/read-status.md#exit-codes), so some of their codes mean more than above:
+
+| code | state of the job | do this |
+| --- | --- | --- |
+| 0 | Every sink has all rows of the last decided epoch, or a driver is at work, or the job has not \
+run yet. | Nothing. |
+| 3 | No driver is at work, and work is *prepared*, *lost* or *undecided*. | Start the job once. |
+| 3 | No driver is at work, and a store did not answer (`not asked`). | Bring the store back, or set a \
+longer `--within`. |
+| 3 | The outcome of something is unknown, a target is older than the journal, or the file lacks a sink. | Start the \
+job once. If the start also ends with 3, [read the evidence](../how-to/resolve-in-doubt.md). |
+| 5 | Journal, checkpoint and targets do not belong together. | The same as above. |
+| 6 | A sink holds foreign work. A start of this job would end with 5. | [When something is \
+foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
+
+The [table of states](../how-to/read-status.md#exit-codes) explains each state.
+"""
+ERRORS = """\
+# Errors
+
+Import these errors from `exactsink.contract`. Each error has the texts `what`, `why` and `next` (the next command), and
+can be pickled. Choose the `except` clause by what you would do next:
+
+```python file=caught.py
+from exactsink import Job
+from exactsink.contract import ExactsinkError, Retryable
+
+try:
+    Job.from_toml("missing.toml")
+except Retryable:
+    print("try again later")
+except ExactsinkError as error:  # all others
+    print(type(error).__name__, error.exit_code)
+    print("what:", error.what)
+    print("next:", error.next)
+```
+
+```console run
+$ python caught.py
+ConfigError 2
+what: missing.toml can't be read
+next: ...
+```
+
+"""
+EVENTS = """\
+# Events
+
+Logs, metrics, tests and fault injection use the same names of events. The logger `exactsink` logs every event:
+
+| event | level |
+| --- | --- |
+| [points of the protocol](#the-protocols-points), and `beat`, `deadline`, `decided`, `in_doubt`, `run_ended`, \
+`source_behind`, `written` | DEBUG |
+| events that report a problem, and `stop_asked` | WARNING |
+| all others | INFO |
+
+`exactsink run` shows warnings, and with `-v` or `-vv` also the others: [how to observe a job](../how-to/observe.md).
+Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
+
+```text no-run: lines of a log
+2026-11-27 20:43:40,696 INFO exactsink claimed job=orders generation=3 driver=...
+2026-11-27 20:43:41,201 DEBUG exactsink decide before job=orders epoch=7
+2026-11-27 20:43:41,204 DEBUG exactsink decide after job=orders epoch=7 seconds=0.002811
+2026-11-27 20:43:41,260 WARNING exactsink commit_retried job=orders epoch=7 sink=table attempt=1 error=...
+```
+
+"""
+POINTS = """\
+## The protocol's points
+
+Each point is an event twice: `before` its work, and `after` it if the work succeeded. In the log, the word follows the
+name: `decide before`, `decide after`. An `after` has the field `seconds`, except that of `return`. `write` and
+`pre_commit` happen in tasks, and only tests and fault injection see them.
+
+"""
+OTHER_EVENTS = """
+## Other events
+
+Fields of `decided`: `at` is the time of the decision, which an earlier driver may have made. `sinks` are the sinks of
+the epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
+
+"""
+METRICS = """\
+# Metrics
+
+All exporters have these and no other metrics: [how to observe a job](../how-to/observe.md).
+
+"""
+PHASES = """
+## Phases and buckets
+
+Each phase has the name of one of [the protocol's points](events.md#the-protocols-points):
+
+| values of `phase` | when |
+| --- | --- |
+| `claim`, `recommit`, `sweep` | at a driver's start |
+| `open_epoch`, `write`, `vote`, `decide`, `commit`, `complete` | in each epoch. `write` lasts from the end of \
+`open_epoch` to the start of `vote`, and includes the tasks' `pre_commit` |
+| `between` | after an epoch, until the next one starts; only in `exactsink_current_phase_seconds` |
+
+The buckets of `exactsink_phase_seconds` end at these numbers of seconds: BOUNDS.
+
+This query of Prometheus returns, for each phase, the duration that 95% of its runs in the last 10 minutes did not
+exceed:
+
+```text no-run: a query of Prometheus
+histogram_quantile(0.95, sum by (phase, le) (rate(exactsink_phase_seconds_bucket{job="orders"}[10m])))
+```
+"""
