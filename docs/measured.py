@@ -148,7 +148,7 @@ def faults_block(found: Mapping[str, Any]) -> str:
     return f"{_taken(found)}\n\n{_lines(columns, rows)}" + "".join(notes)
 
 
-def faults_summary(found: Mapping[str, Any]) -> str:
+def faults_short(found: Mapping[str, Any]) -> str:
     """Return in how many cases exactsink and the other tools lost or doubled rows."""
     hurt: dict[tuple[str, str], bool] = {}
     for line in found["lines"]:
@@ -156,8 +156,9 @@ def faults_summary(found: Mapping[str, Any]) -> str:
         hurt[case] = hurt.get(case, False) or line["lost"] + line["doubled"] > 0
     ours, others = ([hurt[case] for case in hurt if _is_ours({"tool": case[0]}) == own] for own in (True, False))
     return (
-        f"**Faults:** after a `kill -9` or a timeout, exactsink lost or doubled rows in {sum(ours)} of {len(ours)} cases,"
-        f"\nand the other tools in {sum(others)} of {len(others)} ([faults](#faults)). A case is a tool with one fault.\n"
+        f"**Faults:** after a `kill -9` or a timeout, exactsink lost or doubled rows in {sum(ours)} of {len(ours)} "
+        f"cases,\nand the other tools in {sum(others)} of {len(others)} ([faults](#faults)). A case is a tool with one "
+        "fault.\n"
     )
 
 
@@ -205,7 +206,7 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 SHORT = {
     "peers_short": ("peers", short_block),
     "peers_summary": ("peers", summary_block),
-    "peer_faults_summary": ("peer_faults", faults_summary),
+    "faults_short": ("peer_faults", faults_short),
 }
 """Blocks that show a part of another block's file."""
 _ADVICE = ("What to choose", "Left out")
