@@ -18,65 +18,86 @@ class _Answer(BaseModel):
 
 
 class Problem(_Answer):
-    """How a command failed: the event (`what`), the reason, and the next command."""
+    """How a command failed. Every document that is an object has it as `error`, or null there."""
 
     kind: str
+    """The class of the error: one of [exactsink's](errors.md), or one of click's for a mistake on the command line."""
     what: str
+    """The event."""
     why: str
+    """The reason; may be empty."""
     next: str
+    """The command to run next; may be empty."""
     exit_code: int
+    """The [exit code](exit-codes.md) of the command."""
 
 
 class Settled(_Answer):
-    """The result of `recover` in one sink: numbers of participants of the last decision.
-
-    `committed` were committed by this command, `stood` before it. `lost` are proven lost. `swept` counts undecided
-    participants that the command aborted. `left` names the next step, or is empty.
-    """
+    """The result of `recover` in one sink. It counts participants of the last decision, and `swept` others."""
 
     sink: str
+    """The sink's name."""
     committed: int
+    """Committed by this command."""
     stood: int
+    """Committed before."""
     lost: int
+    """Proven [lost](../explanation/glossary.md): only the job can write their rows again."""
     swept: int
+    """Undecided participants that the command aborted."""
     left: str
+    """Why the command did not settle all of them; empty if it did."""
 
 
 class Recovered(_Answer):
-    """`exactsink recover --json`. `epoch` is the last decided one; with `dry_run` nothing was changed."""
+    """`exactsink recover --json` prints one object:"""
 
     job: str | None
+    """The job's name."""
     run: str | None
+    """The batch run; null for the job's stream."""
     dry_run: bool
+    """Whether the command only printed, and changed nothing."""
     epoch: int | None = None
+    """The last decided epoch; null if none is decided."""
     sinks: Sequence[Settled] = ()
+    """[Settled](#settled), for each sink that the command was to settle."""
     error: Problem | None
+    """Null, or [Problem](#problem)."""
 
 
 class Adopted(_Answer):
-    """`exactsink adopt --json`. Batch `batch` of the new checkpoint will be epoch `epoch` of the job."""
+    """`exactsink adopt --json` prints one object:"""
 
     job: str | None
+    """The job's name."""
     batch: int | None = None
+    """The batch that the new checkpoint plans next."""
     epoch: int | None = None
+    """The epoch that this batch will be."""
     error: Problem | None
+    """Null, or [Problem](#problem)."""
 
 
 class Ran(_Answer):
-    """`exactsink run --json`, once it has ended: the `epochs` that it finished, and their `rows` by sink.
-
-    `last_epoch` is null if it finished none. `restarts` counts the restarts of the query. `seconds` is the time of the
-    whole run. `stopped_by` says who stopped it.
-    """
+    """`exactsink run --json` prints one object, when the run has ended:"""
 
     job: str | None = None
+    """The job's name."""
     epochs: int = 0
+    """The number of epochs that the run finished."""
     last_epoch: int | None = None
+    """The last of them; null if there is none."""
     rows: dict[str, int] = {}
+    """The rows of these epochs, by sink."""
     seconds: float = 0.0
+    """The time of the whole run."""
     restarts: int = 0
+    """How often the query was started again after an error."""
     stopped_by: str | None = None
+    """The signal or the caller of `exactsink stop` that ended the run; null if nobody stopped it."""
     error: Problem | None
+    """Null, or [Problem](#problem)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +108,22 @@ class CheckedSink(Guarantee):
 
 
 class Checked(_Answer):
-    """`exactsink check --json`: the guarantees of the job and of each sink, and preflight's findings.
-
-    `findings` concern the job as a whole, in addition to `error`. `not_looked_at` lists the checks that `--no-spark`
-    leaves out.
-    """
+    """`exactsink check --json` prints one object:"""
 
     job: str | None = None
+    """The job's name."""
     guarantee: str | None = None
+    """The job's guarantee, which is that of its weakest sink."""
     sinks: dict[str, CheckedSink] = {}
+    """Each sink by its name, with the [fields of a sink](#a-sink-of-check)."""
     findings: Sequence[Finding] = ()
+    """[Findings](#a-finding) about the job as a whole, in addition to `error`."""
     journal: Sequence[Finding] = ()
+    """[Findings](#a-finding) about the place of the journal; all are warnings."""
     not_looked_at: Sequence[str] = ()
+    """The checks that `--no-spark` leaves out, or that need a sink that did not answer."""
     error: Problem | None
+    """Null, or the gravest [Problem](#problem) that would stop the job."""
 
 
 class _Wrong(_Answer):
@@ -109,21 +133,26 @@ class _Wrong(_Answer):
 
 
 class Verified(_Answer):
-    """`exactsink journal verify --json`: how many entries exist, which are absent (from, to), and which are damaged."""
+    """`exactsink journal verify --json` prints one object:"""
 
     entries: int = 0
+    """The number of entries that exist."""
     gaps: Sequence[tuple[int, int]] = ()
+    """The first and the last number of each gap; the journal deletes old entries, so gaps are normal."""
     problems: Sequence[_Wrong] = ()
+    """Damaged or absent entries: the number (`seq`), the `problem`, and who needs the entry (`needed_by`): \
+`every start`, `sweeps of old work`, or only `history`."""
     error: Problem | None
+    """Null, or [Problem](#problem)."""
 
 
-ANSWERS: Mapping[type[BaseModel], str] = {
-    Ran: "run",
-    Recovered: "recover",
-    Settled: "",
-    Adopted: "adopt",
-    Checked: "check",
-    Verified: "journal verify",
-    Problem: "",
+ANSWERS: Mapping[str, type[BaseModel]] = {
+    "run": Ran,
+    "recover": Recovered,
+    "Settled": Settled,
+    "adopt": Adopted,
+    "check": Checked,
+    "journal verify": Verified,
+    "Problem": Problem,
 }
-"""The command of each; empty for a part of others."""
+"""The heading of each: its command, or the name of a part of others."""

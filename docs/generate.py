@@ -6,9 +6,9 @@ What was measured is added by `docs/measured.py`: `--figures FOLDER` takes newer
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import json
+import re
 import signal
 import sys
 import types
@@ -22,7 +22,7 @@ import report_texts
 from answers import ANSWERS
 from authors import class_section, contract_page, kit_page
 from config_texts import HEAD, NOTES
-from json_texts import REPORTS
+from json_texts import FIELDS, REPORTS
 from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -57,18 +57,44 @@ two of the kit's scenarios on each. They need pytest, but no installation of the
 _JSON = """\
 # JSON of the commands
 
-With `--json`, stdout has one document, and all other output goes to stderr. `error` is null, or describes the failure,
-with the command's exit code. A field may be missing if an error came first. A process that is cut off (by a second
-signal, or because a stop took too long) prints nothing. Later releases add fields, and remove none.
+With `--json`, stdout has one document, and all other output goes to stderr:
+
+| the command prints | if it fails, stdout has |
+| --- | --- |
+| an object | the object, with a [Problem](#problem) in `error`; other fields may be missing. Without a failure, \
+`error` is null |
+| a list (`runs`, `indoubt list`, `files list`, `backends`, `conformance`) | the list, if it was made before the \
+failure; otherwise an object with only `error` |
+
+So check the exit code first. A process that is cut off (by a second signal, or because a stop took too long) prints
+nothing. Later releases add fields, and remove none. Times are in seconds, and moments in Unix seconds.
+
+For example, the job's file does not exist:
+
+```console run exit=2
+$ exactsink status absent.toml --json 2> /dev/null
+{
+ "error": {
+  "kind": "ConfigError",
+  "what": "absent.toml can't be read",
+  "why": "No such file or directory",
+  "next": "name the job's file; or write a new job: exactsink init FOLDER",
+  "exit_code": 2
+ }
+}
+```
 
 | you want to | command |
 | --- | --- |
+| understand an error | [Problem](#problem) |
 | see the state of a job | [status](#status), [runs](#runs), [indoubt list](#indoubt-list) |
 | check a job before it runs | [check](#check) |
 | run a job | [run](#run) |
-| read its output, or prove it | [barrier](#barrier), [verify](#verify) |
-| repair a job | [recover](#recover), [adopt](#adopt) |
+| read its output, or prove it | [barrier](#barrier), [verify](#verify), [files list](#files-list), \
+[files read-list](#files-read-list) |
+| repair a job | [recover](#recover) (with [Settled](#settled)), [adopt](#adopt) |
 | look at its journal | [journal verify](#journal-verify), [journal export](#journal-export) |
+| see or test backends | [backends](#backends), [conformance](#conformance) |
 """
 _PYTHON = """\
 # Python
@@ -191,15 +217,25 @@ def metrics_page() -> str:
 
 
 def json_page() -> str:
-    """Return the output of commands with `--json`."""
-    parts = [_JSON]
-    for model, command in ANSWERS.items():
-        rows = [(f"`{name}`", f"`{_spelled(field.annotation)}`") for name, field in model.model_fields.items()]
-        parts.append(
-            f"## {command or model.__name__}\n\n{prose(inspect.getdoc(model) or '')}\n\n"
-            + markdown_table(("field", "type"), rows)
-        )
-    return "\n".join([*parts, REPORTS])
+    """Return the output of commands with `--json`, in the order of the index."""
+    made = {name: _answer(name, model) for name, model in ANSWERS.items()}
+    written = {part.partition("\n")[0]: f"## {part}" for part in re.split(r"(?m)^## ", REPORTS) if part}
+    parts = {name.lower().replace(" ", "-"): text for name, text in {**made, **written}.items()}
+    parts["check"] += f"\n{FIELDS}"
+    order = re.findall(r"\]\(#([\w-]+)\)", _JSON[_JSON.index("you want") :])
+    page = "\n".join([_JSON, *(f"{parts.pop(link).rstrip()}\n" for link in order)])
+    assert not parts, f"the index lacks {', '.join(parts)}"
+    return page
+
+
+def _answer(name: str, model: type[BaseModel]) -> str:
+    meanings = attribute_docstrings(model)
+    rows = [
+        (f"`{key}`", _spelled(field.annotation), f"{meanings[key][0].lower()}{meanings[key][1:].removesuffix('.')}")
+        for key, field in model.model_fields.items()
+    ]
+    table = markdown_table(("field", "type", "meaning"), rows)
+    return f"## {name}\n\n{prose(inspect.getdoc(model) or '')}\n\n{table}"
 
 
 def _spelled(annotation: object) -> str:
@@ -208,18 +244,11 @@ def _spelled(annotation: object) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(_spelled(kind) for kind in inner)
     if origin is tuple:
-        return f"[{', '.join(map(_spelled, inner))}]"
-    if origin is dict:
-        return f"object of {_spelled(inner[1])}"
+        return "pair"
     if origin is not None:
-        return f"list of {_spelled(inner[0])}"
-    if dataclasses.is_dataclass(annotation):
-        return f"{{{', '.join(field.name for field in dataclasses.fields(annotation))}}}"
-    if isinstance(annotation, type) and annotation.__name__.startswith("_"):
-        fields = typing.cast("type[BaseModel]", annotation).model_fields
-        return f"{{{', '.join(fields)}}}"
+        return "object" if origin is dict else f"list of {_spelled(inner[0])}s"
     plain = {str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
-    return plain.get(typing.cast(type, annotation)) or typing.cast(type, annotation).__name__
+    return plain.get(typing.cast(type, annotation), "object")
 
 
 def roads_page() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["REPORTS"]
+__all__ = ["FIELDS", "REPORTS"]
 
 REPORTS = """\
 ## status
@@ -96,9 +96,16 @@ decided` (begun, but not claimed), `unreadable`, or another of the [states of st
 | `sinks` | an object by sink: `mark`, `mark_differs`, `error` (a text or null), and `epochs`, a list |
 | `error` | null, or [Problem](#problem) |
 
-Each of a sink's `epochs` has `epoch`, `verdict` (`proven`, `differs`, `unknown`), `decided_rows`, `found_rows` \
-(null if they
-can't be counted), `decided_digest` (the sum of the decided rows' hashes; a target does not keep one), and `why`.
+Each of a sink's `epochs` has:
+
+| field | meaning |
+| --- | --- |
+| `epoch` | the epoch |
+| `verdict` | `proven`, `differs` or `unknown` |
+| `decided_rows`, `found_rows` | the rows of the decision, and those in the target; `found_rows` is null if they \
+can't be counted |
+| `decided_digest` | the sum of the decided rows' hashes; a target does not keep one |
+| `why` | what was counted, or why nothing could be |
 
 ## indoubt list
 
@@ -121,10 +128,91 @@ report it |
 
 ## barrier
 
-`exactsink barrier --json` prints an object: `waited_for`, `last_complete_epoch` and `error`.
+`exactsink barrier --json` prints one object:
+
+| field | meaning |
+| --- | --- |
+| `waited_for` | the epoch that the command waited for: that of `--epoch`, or the last decided one; null if none \
+is decided |
+| `last_complete_epoch` | the newest epoch that every sink has; null before the first one |
+| `error` | null, or [Problem](#problem). After the `--timeout`, `exit_code` is 75, and the other fields are missing |
 
 ## journal export
 
-`exactsink journal export` writes the journal's entries as they are stored, one on each line, the oldest first. An
-entry has its place in the chain, its marks, and every vote.
+`exactsink journal export` has no `--json`. It writes the journal's entries as they are stored, one on each
+line, the oldest first. An entry has its place in the chain, its marks, and every vote.
+
+## files list
+
+`exactsink files list --json` prints a list, with an object for each sink of each job:
+
+| field | meaning |
+| --- | --- |
+| `job`, `sink` | the names |
+| `first_epoch`, `last_epoch` | the first and the last epoch with known files; null if no epoch with rows is complete |
+| `whole` | whether `first_epoch` is the sink's first epoch. Otherwise the manifests of earlier epochs are gone, and \
+the next fields lack their files |
+| `files`, `rows`, `bytes` | the totals of these epochs |
+
+## files read-list
+
+`exactsink files read-list --json` prints one object:
+
+| field | meaning |
+| --- | --- |
+| `epoch` | the epoch up to which the files hold every row exactly once; null if none is complete |
+| `rows` | the rows of all these files |
+| `files` | a list: each file's `path` (absolute, or a URL), `size` in bytes, `rows`, and `sha256` |
+| `error` | null, or [Problem](#problem) |
+
+## backends
+
+`exactsink backends --json` prints a list, with an object for each installed backend:
+
+| field | meaning |
+| --- | --- |
+| `name` | the name for `backend` in a job's file |
+| `source` | the entry point of the plugin |
+| `package` | the installed package, with its version |
+| `contract` | the version of the contract that the plugin was written for; 0 if the plugin can't be loaded |
+| `strategies` | an object: the effect of each strategy, by its name |
+| `problem` | why the backend can't be used; empty if it can |
+
+## conformance
+
+`exactsink conformance NAME --json` prints a list, with an object for each scenario on each target:
+
+| field | meaning |
+| --- | --- |
+| `target`, `scenario` | the names |
+| `outcome` | `passed`, `failed` or `skipped` |
+| `why` | the problem, or the capability that the backend lacks; empty if the scenario passed |
+| `faults` | the names of the faults that were injected |
+| `seconds` | the time of the scenario |
+| `evidence` | the folder with the files of a failed scenario, else null |
+
+If a scenario failed, the exit code is 1.
 """
+
+FIELDS = """\
+### A sink of check
+
+| field | meaning |
+| --- | --- |
+| `sink`, `backend`, `strategy`, `target` | the sink |
+| `guarantee` | `exactly once` or `effectively once` |
+| `visible` | when readers see rows, as a text |
+| `needs` | the conditions of the guarantee, as a text, for example a shared staging folder |
+| `in_doubt` | how decided rows get into the target after a crash, as a text |
+| `alternatives` | a list of texts: the backend's other strategies, each with its effect |
+| `findings` | a list of [findings](#a-finding) about this sink |
+
+### A finding
+
+| field | meaning |
+| --- | --- |
+| `severity` | `error` (stops the job before the first row) or `warning` |
+| `message` | the problem |
+| `fix` | the statement, command or setting that fixes it |
+"""
+"""The parts of `check`."""

@@ -139,12 +139,31 @@ def short_block(found: Mapping[str, Any]) -> str:
 
 
 def faults_block(found: Mapping[str, Any]) -> str:
-    """Return what each tool lost and doubled, from what `make bench-faults` wrote."""
+    """Return what each tool lost and doubled, from what `make bench-faults` wrote: the other tools, then exactsink."""
     columns = ("tool", "fault", "target", "rows", "lost", "doubled", "differ", "reported")
-    rows = [[_first_sentence(line[column]) for column in columns] for line in found["lines"]]
+    lines = sorted(found["lines"], key=_is_ours)
+    rows = [[_first_sentence(_FAULTS.get(line[column], line[column])) for column in columns] for line in lines]
     columns = ("tool", "fault", "target", "rows", "missing", "doubled", "differ", "reported")
     notes = [f"- not played: {what}\n" for what in found["failed"]]
     return f"{_taken(found)}\n\n{_lines(columns, rows)}" + "".join(notes)
+
+
+def faults_short(found: Mapping[str, Any]) -> str:
+    """Return in how many cases exactsink and the other tools lost or doubled rows."""
+    hurt: dict[tuple[str, str], bool] = {}
+    for line in found["lines"]:
+        case = line["tool"], line["fault"]
+        hurt[case] = hurt.get(case, False) or line["lost"] + line["doubled"] > 0
+    ours, others = ([hurt[case] for case in hurt if _is_ours({"tool": case[0]}) == own] for own in (True, False))
+    return (
+        f"**Faults:** after a `kill -9` or a timeout, exactsink lost or doubled rows in {sum(ours)} of {len(ours)} "
+        f"cases,\nand the other tools in {sum(others)} of {len(others)} ([faults](#faults)). A case is a tool with one "
+        "fault.\n"
+    )
+
+
+def _is_ours(line: Mapping[str, Any]) -> bool:
+    return str(line["tool"]).startswith("exactsink")
 
 
 def _first_sentence(cell: Cell) -> Cell:
@@ -184,9 +203,19 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "peer_faults": faults_block,
     "bench": ways_block,
 }
-SHORT = {"peers_short": ("peers", short_block), "peers_summary": ("peers", summary_block)}
+SHORT = {
+    "peers_short": ("peers", short_block),
+    "peers_summary": ("peers", summary_block),
+    "faults_short": ("peer_faults", faults_short),
+}
 """Blocks that show a part of another block's file."""
 _ADVICE = ("What to choose", "Left out")
+_FAULTS = {
+    "decided, killed before the commit, and the broker's transaction timeout passes": "timeout",
+    "kill -9 in the middle of a batch, after some of its rows reached the target": "killed in a batch",
+    "kill -9 after the first sink's write, before the second's": "killed between two sinks",
+}
+"""The page's name of each fault; the page explains it."""
 _EXTRA = re.compile(r"generator|spike")
 _NAMES = {
     "ours": "the normal job",

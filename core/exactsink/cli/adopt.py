@@ -19,7 +19,7 @@ __all__ = ["adopt"]
 def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
     """Let a job go on with a new checkpoint: bind its journal to the checkpoint that its file names now.
 
-    The command claims the job.
+    It acts at once, without a dry run: it claims the job, and commits its last decided epoch.
     """
     with answering(as_json) as answer:
         answer["job"] = None

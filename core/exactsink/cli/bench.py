@@ -40,7 +40,7 @@ def bench(job: str | None, rows: int, epochs: int, rounds: int, out: str | None)
         for path in save(report, Path(out), "bench"):
             _progress(f"written: {path}")
     if not measured.ways:
-        raise ConfigError("nothing could be measured", why="see table `Left out`", next="exactsink check JOB.toml")
+        raise ConfigError("nothing could be measured", why="the table above says why", next="exactsink check JOB.toml")
 
 
 def _measured(path: str | None, rows: int, epochs: int, rounds: int) -> Measured:

@@ -26,7 +26,7 @@ __all__ = ["recover"]
 @click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print the effects.")
 @dry_run
 @take_over
-@click.option("--sweep-token", "sweep_tokens", metavar="TOKEN", multiple=True, help="Abort its foreign work as well.")
+@click.option("--sweep-token", "sweep_tokens", metavar="TOKEN", multiple=True, help="Also abort TOKEN's foreign work.")
 @reason
 @as_json
 def recover(
