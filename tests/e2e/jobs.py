@@ -60,7 +60,7 @@ path = "{folder}/lines"
 format = "json"
 """
 DELTA = '\n[sinks.delta]\nbackend = "delta"\npath = "{folder}/delta"\npartition_by = ["kind"]\n'
-ICEBERG = '\n[sinks.iceberg]\nbackend = "iceberg"\nuri = "sqlite:///{folder}/iceberg/catalog.db"\n'
+ICEBERG = '\n[sinks.iceberg]\nbackend = "iceberg"\nuri = "sqlite:///iceberg/catalog.db"\n'
 ICEBERG += 'warehouse = "{folder}/iceberg"\ntable = "shop.rows"\n'
 TABLES = DELTA + ICEBERG + 'partition_by = ["kind"]'
 THREE_SINKS = SINKS + LINES

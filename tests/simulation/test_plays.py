@@ -11,7 +11,7 @@ import pytest
 from exactsink.cli import rebase
 from exactsink.protocol.lineage import out_of_order
 from tests.printed import Announced, announced, commands, costs_of, differences
-from tests.simulation import defects
+from tests.simulation import defects, defects_of_marks
 from tests.simulation.plays import counted, plays
 from tests.simulation.schedules import Lab
 from tests.simulation.world import Violation
@@ -67,9 +67,9 @@ DEFECTS: dict[str, Callable[[Patch], None]] = {
     "nobody says what adopt costs": _adopt_for_nothing,
     "trust another journal's ids": defects._trust_other_ids,
     "skip by number alone": defects._skip_by_number,
-    "no look at start": defects._no_start_look,
-    "take a newer mark": defects._lenient("newer"),
-    "take an older mark": defects._lenient("older"),
+    "no look at start": defects_of_marks.no_start_look,
+    "take a newer mark": defects_of_marks.lenient("newer"),
+    "take an older mark": defects_of_marks.lenient("older"),
     "redecide not folded": defects._redecide_not_folded,
     "swallow a commit error": defects._swallow_commit_error,
 }

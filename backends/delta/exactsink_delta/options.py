@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationInfo, field_validator
 
 from exactsink.contract import BackendOptions
+from exactsink.toolkit.local_paths import real_path
 
 __all__ = ["DeltaOptions"]
 
@@ -39,5 +38,4 @@ class DeltaOptions(BackendOptions):
             return f"s3://{url[1]}"
         if not path or re.match(r"[A-Za-z][\w+.-]*:", path):
             raise ValueError("give a local folder or s3://bucket/path: other stores are not supported")
-        folder = (info.context or {}).get("folder") or "."  # of the job's file
-        return os.path.realpath(Path(folder) / Path(path).expanduser())
+        return real_path(path, info.context)

@@ -27,8 +27,8 @@ def Iceberg(
     """Return the table of a sink, for `Job(sinks={...})`. Options of a sink that writes an Iceberg table.
 
     uri: The catalog: the SQLAlchemy URL of a SQL catalog's database, for example `sqlite:////lake/catalog.db`, or
-        the address of a REST catalog. Only the driver opens the catalog. For an SQLite file, write an absolute
-        path: a relative path begins at the working folder, not at the folder of the job's file.
+        the address of a REST catalog. Only the driver opens the catalog. A relative path of an SQLite file begins
+        at the folder of the job's file.
     catalog: The catalog's name. The database of a SQL catalog can hold several catalogs.
     catalog_options: Further options of pyiceberg's catalog, for example `token`. Without `uri`, `type` sets the
         kind of catalog.

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 
 from exactsink.contract import BackendOptions
+from exactsink.toolkit.local_paths import real_path
 
 __all__ = ["PROVEN_CATALOGS", "IcebergOptions"]
 
@@ -23,8 +22,8 @@ class IcebergOptions(BackendOptions):
 
     uri: SecretStr | None = None
     """The catalog: the SQLAlchemy URL of a SQL catalog's database, for example `sqlite:////lake/catalog.db`, or the
-    address of a REST catalog. Only the driver opens the catalog. For an SQLite file, write an absolute
-    path: a relative path begins at the working folder, not at the folder of the job's file."""
+    address of a REST catalog. Only the driver opens the catalog. A relative path of an SQLite file begins at the
+    folder of the job's file."""
     catalog: str = "default"
     """The catalog's name. The database of a SQL catalog can hold several catalogs."""
     catalog_options: Mapping[str, SecretStr] = Field(default_factory=dict)
@@ -74,6 +73,12 @@ class IcebergOptions(BackendOptions):
         given = self.catalog_options.get("type")
         return given.get_secret_value() if given is not None else PROVEN_CATALOGS.get(scheme, scheme)
 
+    @field_validator("uri")
+    @classmethod
+    def _of_a_file(cls, uri: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        file = re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^?:]+)(.*)", uri.get_secret_value()) if uri is not None else None
+        return SecretStr(f"{file[1]}{real_path(file[2], info.context)}{file[3]}") if file is not None else uri
+
     @field_validator("table")
     @classmethod
     def _named(cls, table: str) -> str:
@@ -88,5 +93,4 @@ class IcebergOptions(BackendOptions):
             return f"s3://{url[1]}"
         if not warehouse or re.match(r"[A-Za-z][\w+.-]*:", warehouse) or re.search(r"[?#%]", warehouse):
             raise ValueError("give a local folder or s3://bucket/path, without ? # %: other stores are not supported")
-        folder = (info.context or {}).get("folder") or "."  # of the job's file
-        return os.path.realpath(Path(folder) / Path(warehouse).expanduser())
+        return real_path(warehouse, info.context)
