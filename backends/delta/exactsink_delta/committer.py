@@ -37,6 +37,7 @@ from exactsink.contract import (
     Undecided,
     Unknown,
 )
+from exactsink.toolkit.payloads import check_own
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
@@ -253,6 +254,7 @@ class DeltaCommitter(Committer):
                 yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
+        check_own(self._ctx, committables)
         return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:

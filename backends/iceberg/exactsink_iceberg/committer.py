@@ -35,6 +35,7 @@ from exactsink.contract import (
     Undecided,
     Unknown,
 )
+from exactsink.toolkit.payloads import check_own
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
@@ -166,7 +167,7 @@ class IcebergCommitter(Committer):
         with self._answering():
             named = self._target.files(self._target.table()) if len(undecided) else []
             for participant in undecided:
-                if any(f"/{participant.ref}." in file.file_path for file in named):
+                if any(f"{participant.ref}." in file.file_path for file in named):
                     what = f"the table names files of {participant.ref}, although it was never decided"
                     raise Fatal(what, next="find out who added them; exactsink changed nothing there")
                 remove(self._records, participant.ref)
@@ -268,6 +269,7 @@ class IcebergCommitter(Committer):
         return [file for file in there if repr(file.partition) in partitions]
 
     def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
+        check_own(self._ctx, committables)
         return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:

@@ -42,12 +42,18 @@ def vote(files: Sequence[VotedFile]) -> bytes:
 
 
 def votes_of(committable: Committable) -> list[VotedFile]:
-    """Read a vote's files. Raises Fatal if it can't be read."""
+    """Read a vote's files. Raises Fatal if it can't be read, or names a file of another participant."""
     try:
-        return _VOTES.validate_json(committable.payload)
+        voted = _VOTES.validate_json(committable.payload)
     except ValueError as error:
         what = f"the vote of {committable.ref} can't be read"
         raise Fatal(what, why=f"{type(error).__name__}", next="start the job with the release that wrote it") from None
+    for file in voted:
+        if f"{committable.ref}." not in file.path.rpartition("/")[2]:  # a hash may precede it
+            what = f"the vote of {committable.ref} names {file.path}, which is not a file of its own"
+            fix = "restore the journal from a copy, then start the job again"
+            raise Fatal(what, why="somebody changed the journal; no file was changed", next=fix)
+    return voted
 
 
 def data_file(voted: VotedFile) -> DataFile:
