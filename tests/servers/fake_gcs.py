@@ -1,6 +1,5 @@
 """fake-gcs-server, an emulator of Google Cloud Storage, for tests: in memory, on a free port of 127.0.0.1.
 
-The program is the wheel's: to build it of 180 packages of Go took two minutes of CPU on each new machine.
 It honors `ifGenerationMatch=0` on uploads, and ignores it on compose. `ComposeOnce`, a rule for the proxy before it,
 checks that condition as Google's documents describe it.
 """

@@ -127,6 +127,4 @@ def test_a_sink_leaves_after_recover_though_spark_has_not_recorded_the_last_batc
 
 def test_seed_replays() -> None:
     first, second = schedules.random_walk(Lab(), 11), schedules.random_walk(Lab(), 11)
-    assert first.steps == second.steps
-    assert first.ends == second.ends
-    assert first.world.applied == second.world.applied
+    assert (first.steps, first.ends, first.world.applied) == (second.steps, second.ends, second.world.applied)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from datetime import datetime, timezone
 from itertools import count, takewhile
 from pathlib import Path
@@ -59,12 +60,14 @@ def test_who_saw_all_files_and_stalled_adds_none_once_they_are_lost(tmp_path: Pa
         assert {type(outcome) for outcome in sink.commit_marked(0, voted)} == {contract.Lost}
 
     assert {type(outcome) for outcome in interrupted(sink, 0, voted, lose)} == {contract.Lost}
-    assert read(tmp_path) == Counter()
-    assert sink.mark() == contract.Mark("ab")
+    assert (read(tmp_path), sink.mark()) == (Counter(), contract.Mark("ab"))
     again = [sink.write(0, 0, sink.open(0, ROWS), rows(1, 2), attempt=7)]
     assert sink.commit_marked(0, again) == [contract.Committed()]
     assert sink.commit_marked(0, voted) == [contract.AlreadyCommitted()] * 2
     assert read(tmp_path) == Counter([1, 2])
+    for forged in ({"txn": replace(voted[0].txn, sink="other")}, {"store_ref": "../other"}):
+        with pytest.raises(contract.Fatal, match="is not of job shop and this sink"):
+            sink.commit_marked(1, [replace(voted[0], **forged)])
 
 
 def test_a_table_that_was_restored_shows_the_epoch_that_it_was_restored_to(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -145,8 +146,9 @@ def test_who_saw_all_files_and_stalled_adds_none_once_they_are_lost(lake: Lake) 
     assert sink.commit_marked(0, voted) == [AlreadyCommitted()] * 2
     assert lake.ids() == Counter([1, 2])
     changed = sink.prepare(1, [rows(4)])
-    path = path_at(votes_of(changed[0])[0].path)
-    assert isinstance(path, Path)
+    with pytest.raises(Fatal, match="is not a file of its own"):
+        sink.commit_marked(1, [replace(changed[0], payload=voted[0].payload)])
+    path = Path(str(path_at(votes_of(changed[0])[0].path)))
     path.write_bytes(path.read_bytes() + b"!")
     assert [type(outcome) for outcome in sink.commit_marked(1, changed)] == [Unknown]
 

@@ -16,7 +16,6 @@ from tests.servers.waiting import wait_until
 pytest_plugins = ["tests.servers.fixtures"]
 
 _DUMPS = 8
-_STAGING = "SELECT relname FROM pg_class WHERE relkind = 'r' AND starts_with(relname, 'exactsink_rows_')"
 
 _PERSISTENCE = (
     "SELECT DISTINCT relpersistence FROM pg_class WHERE relkind = 'r' AND relname ~ '^exactsink_(rows|staged)'"
