@@ -19,7 +19,9 @@ run yet. | Nothing. |
 longer `--within`. |
 | 3 | The outcome of something is unknown, a target is older than the journal, or the file lacks a sink. | Start the \
 job once. If the start also ends with 3, [read the evidence](../how-to/resolve-in-doubt.md). |
-| 5 | Journal, checkpoint and targets do not belong together. | The same as above. |
+| 5 | Journal, checkpoint and targets do not belong together. | Do not start the job. \
+[Restore](../how-to/back-up-and-restore.md) the part that is wrong, or [replace the checkpoint or \
+journal](../how-to/replace-a-checkpoint-or-journal.md): the message says which. |
 | 6 | A sink holds foreign work. A start of this job would end with 5. | [When something is \
 foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
 
