@@ -30,7 +30,7 @@ POINTS: Mapping[str, str] = MappingProxyType(
         "decide": "the driver appends the decision to the journal: the commit point",
         "commit:<sink>": "the driver commits one sink's committables",
         "complete": "the epoch is complete in every sink, and the driver records it in `state.json`",
-        "return": "the driver hands the epoch back, and the source records it (field of the before: `rows` by sink)",
+        "return": "the driver hands the epoch back, and the source records it. Its `before` has `rows`, by sink",
     }
 )
 """The protocol's named points in their order.
@@ -85,7 +85,7 @@ _EVENTS = {
         "`exactsink run` ends, for any reason: its work since its start",
         "epochs last_epoch rows seconds restarts stopped_by",
     ),
-    "run_known": ("a batch run was decided before, so the caller gets its old result", "run missing changed"),
+    "run_known": ("a batch run was decided before, so the caller gets its old result; WARNING if sinks differ", "run missing changed"),
     "adopted": ("a new query continues the journal; its batch 0 is epoch `base`", "query_id base"),
     "noted": ("the journal has recorded an operator's action", "text"),
 }
