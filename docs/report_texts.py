@@ -54,8 +54,8 @@ what: missing.toml can't be read
 next: ...
 ```
 
-Only `exactsink status` and `exactsink runs` end with the code of `ForeignError`. A start of the job raises `LineageError`
-instead ([when something is foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign)).
+Only `exactsink status` and `exactsink runs` end with the code of `ForeignError`. A start of the job raises
+`LineageError` instead ([when something is foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign)).
 
 """
 EVENTS = """\
@@ -89,6 +89,7 @@ OTHER_EVENTS = """
 
 In the fields of `decided`, `at` is the time of the decision, which an earlier driver may have made. `sinks` are the
 sinks of the epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
+`run_known` is a WARNING if its field `missing` or `changed` is not empty.
 
 """
 METRICS = """\

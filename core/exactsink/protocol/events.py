@@ -85,7 +85,7 @@ _EVENTS = {
         "`exactsink run` ends, for any reason: its work since its start",
         "epochs last_epoch rows seconds restarts stopped_by",
     ),
-    "run_known": ("a batch run was decided before, so the caller gets its old result; WARNING if sinks differ", "run missing changed"),
+    "run_known": ("a batch run was decided before, so the caller gets its old result", "run missing changed"),
     "adopted": ("a new query continues the journal; its batch 0 is epoch `base`", "query_id base"),
     "noted": ("the journal has recorded an operator's action", "text"),
 }
