@@ -189,9 +189,11 @@ def exit_codes_page() -> str:
     return (
         "# Exit codes\n\nEvery error prints the failure, the reason, and the next command.\n"
         "[Troubleshoot](../how-to/troubleshoot.md) lists messages by exit code. The codes below are those of\n"
-        "`exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have some more cases.\n\n"
+        "`exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have some more cases. The\n"
+        "[glossary](../explanation/glossary.md) defines *committable*, *decided* and *lost*.\n\n"
         f"{table}\nA supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. "
-        f"After 1 to 6 a person has to look first.\n\n{report_texts.OF_STATUS}"
+        "After 1 to 5 a person\nhas to look first. (6 comes only from `status` and `runs`.)\n\n"
+        f"{report_texts.OF_STATUS}"
     )
 
 

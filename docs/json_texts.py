@@ -37,10 +37,10 @@ The states below name the kinds. `state` is the first of them that applies:
 | `state` | exit code | it applies if |
 | --- | --- | --- |
 | `another history` | 5 | journal, checkpoint and targets do not belong together |
-| `not asked` | 3 | no driver is at work, and stores did not answer: exactsink can't know whether *decided* \
-participants are committed there |
-| `in doubt` | 3 | *decided* participants are in doubt, and no driver is at work, or only a person can settle them \
-(some are `unknown`) |
+| `in doubt` | 3 | one of: *decided* participants are `prepared` or `lost`, and no driver is at work; some are \
+`unknown`; a target is older than the journal; the job's file lacks a sink, or has changed it \
+([causes](../how-to/read-status.md#the-causes-of-in-doubt)) |
+| `not asked` | 3 | no driver is at work, and a store did not answer. All stores that answered are proven |
 | `foreign work` | 6 | a store holds *foreign* participants |
 | `undecided work` | 3 | a store holds *undecided* participants, and no driver is at work |
 | `no start yet` | 0 | no driver has claimed the job |

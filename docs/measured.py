@@ -132,9 +132,9 @@ def short_block(found: Mapping[str, Any]) -> str:
             for figure in line["figures"]
             if (figure["of"], figure["over"]) == ("ours", peer) and figure["metric"] in _SPEEDS
         ]
-        _, _, faster, _, noise, ours, theirs, *_ = _peer_row(line, figure)
-        rows.append([job, peer, faster, noise, ours, theirs])
-    columns = ("job", "compared with", "ratio of medians", "ratios of the rounds", "exactsink", "theirs")
+        _, _, ratio, result, noise, ours, theirs, *_ = _peer_row(line, figure)
+        rows.append([job, peer, ratio, _RESULTS.get(result, result), noise, ours, theirs])
+    columns = ("job", "compared with", "ratio of medians", "result", "ratios of the rounds", "exactsink", "theirs")
     return f"{_taken(found['lines'][0])}\n\n{_lines(columns, rows)}"
 
 
@@ -210,6 +210,7 @@ SHORT = {
 }
 """Blocks that show a part of another block's file."""
 _ADVICE = ("What to choose", "Left out")
+_RESULTS: Mapping[Cell, str] = {"ahead": "faster", "behind": "slower"}
 _FAULTS = {
     "decided, killed before the commit, and the broker's transaction timeout passes": "timeout",
     "kill -9 in the middle of a batch, after some of its rows reached the target": "killed in a batch",

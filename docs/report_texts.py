@@ -19,7 +19,9 @@ run yet. | Nothing. |
 longer `--within`. |
 | 3 | The outcome of something is unknown, a target is older than the journal, or the file lacks a sink. | Start the \
 job once. If the start also ends with 3, [read the evidence](../how-to/resolve-in-doubt.md). |
-| 5 | Journal, checkpoint and targets do not belong together. | The same as above. |
+| 5 | Journal, checkpoint and targets do not belong together. | Do not start the job. \
+[Restore](../how-to/back-up-and-restore.md) the part that is wrong, or [replace the checkpoint or \
+journal](../how-to/replace-a-checkpoint-or-journal.md): the message says which. |
 | 6 | A sink holds foreign work. A start of this job would end with 5. | [When something is \
 foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
 
@@ -52,18 +54,15 @@ what: missing.toml can't be read
 next: ...
 ```
 
+Only `exactsink status` and `exactsink runs` end with the code of `ForeignError`. A start of the job raises
+`LineageError` instead ([when something is foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign)).
+
 """
 EVENTS = """\
 # Events
 
-Logs, metrics, tests and fault injection use the same names of events. The logger `exactsink` logs every event:
-
-| event | level |
-| --- | --- |
-| [points of the protocol](#the-protocols-points), and `beat`, `deadline`, `decided`, `in_doubt`, `run_ended`, \
-`source_behind`, `written` | DEBUG |
-| events that report a problem, and `stop_asked` | WARNING |
-| all others | INFO |
+Logs, metrics, tests and fault injection use the same names of events. The logger `exactsink` logs every event of the
+driver. Points of the protocol have the level DEBUG. The level of each other event is in [its table](#other-events).
 
 `exactsink run` shows warnings, and with `-v` or `-vv` also the others: [how to observe a job](../how-to/observe.md).
 Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
@@ -81,14 +80,16 @@ POINTS = """\
 
 Each point is an event twice: `before` its work, and `after` it if the work succeeded. In the log, the word follows the
 name: `decide before`, `decide after`. An `after` has the field `seconds`, except that of `return`. `write` and
-`pre_commit` happen in tasks, and only tests and fault injection see them.
+`pre_commit` happen in tasks, so the log does not have them. The [metric's
+phase](metrics.md#phases-and-buckets) `write` is the driver's time from the end of `open_epoch` to the start of `vote`.
 
 """
 OTHER_EVENTS = """
 ## Other events
 
-Fields of `decided`: `at` is the time of the decision, which an earlier driver may have made. `sinks` are the sinks of
-the epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
+In the fields of `decided`, `at` is the time of the decision, which an earlier driver may have made. `sinks` are the
+sinks of the epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
+`run_known` is a WARNING if its field `missing` or `changed` is not empty.
 
 """
 METRICS = """\

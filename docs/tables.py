@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+import exactsink
 from exactsink.bench.report.model import Grid
 from exactsink.bench.report.numbers import shown
 from exactsink.observe.live import LIVE_METRICS
@@ -13,6 +15,8 @@ from exactsink.protocol.events import EVENTS, POINTS
 
 __all__ = ["events_table", "markdown_table", "metrics_table", "points_table", "table_lines"]
 
+_CORE = Path(exactsink.__file__).parent
+_REPORT = re.compile(r"report\(\s*\"(\w+)\",[^\n]*?level=logging\.(\w+)")
 _SPECIAL = re.compile(r"([\\`*_\[\]<>|#~&])")
 
 
@@ -22,9 +26,10 @@ def points_table() -> str:
 
 
 def events_table() -> str:
-    """Return every event that is no point, with its fields; job is in all, epoch in most."""
-    rows = ((f"`{name}`", kind.reports, _names(kind.fields)) for name, kind in EVENTS.items())
-    return markdown_table(("event", "meaning", "fields"), rows)
+    """Return every event that is no point, with its level and its fields; job is in all, epoch in most."""
+    levels = dict(found.groups() for source in _CORE.rglob("*.py") for found in _REPORT.finditer(source.read_text()))
+    rows = ((f"`{name}`", levels.get(name, "INFO"), kind.reports, _names(kind.fields)) for name, kind in EVENTS.items())
+    return markdown_table(("event", "level", "meaning", "fields"), rows)
 
 
 def metrics_table() -> str:

@@ -30,7 +30,7 @@ POINTS: Mapping[str, str] = MappingProxyType(
         "decide": "the driver appends the decision to the journal: the commit point",
         "commit:<sink>": "the driver commits one sink's committables",
         "complete": "the epoch is complete in every sink, and the driver records it in `state.json`",
-        "return": "the driver hands the epoch back, and the source records it (field of the before: `rows` by sink)",
+        "return": "the driver hands the epoch back, and the source records it. Its `before` has `rows`, by sink",
     }
 )
 """The protocol's named points in their order.
