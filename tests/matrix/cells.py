@@ -25,7 +25,7 @@ _NEWEST_JAVA = {OLDEST: 17, "3.5.*": 17, "4.0.*": 21, "4.1.*": 21}
 DEMO = "examples/flights/demo.py"
 PARTS: Mapping[str, tuple[str, ...]] = {
     "starter, counting": ("tests/e2e/test_starter.py",),
-    "kills": ("tests/e2e/test_kills.py",),
+    "kills": ("tests/e2e/test_kills.py", "tests/e2e/test_stateful.py"),
     "cluster": ("tests/e2e/test_cluster.py",),
     "session": (
         "tests/e2e/test_one_pass.py",
