@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from exactsink.spark.versions import OLDEST, OLDEST_OF_PYTHON_3_12
-from tests.servers.spark_versions import python_with_spark
+from tests.servers.spark_versions import oldest_spark, python_with_spark
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.timeout(1200)  # the first run on a machine fetches 300 MB
 @pytest.mark.parametrize("job", ["init", pytest.param("stateful", marks=pytest.mark.proof)])
 def test_the_oldest_spark_is_killed_as_the_newest_is(job: str, tmp_path: Path) -> None:
-    major, minor = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
-    oldest = f"{major}.{minor}.0"
+    oldest = oldest_spark()
     python = python_with_spark(oldest)
     assert _said(python, "-c", "from importlib.metadata import version; print(version('pyspark'))") == oldest + "\n"
     plays = f"--basetemp={tmp_path / 'there'}", "tests/e2e/test_starter.py", f"-k{job}"

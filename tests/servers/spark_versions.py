@@ -13,7 +13,9 @@ import tempfile
 import venv
 from pathlib import Path
 
-__all__ = ["python_with_spark", "spark_home"]
+from exactsink.spark.versions import OLDEST, OLDEST_OF_PYTHON_3_12
+
+__all__ = ["oldest_spark", "python_with_spark", "spark_home"]
 
 _FETCHED_WITHIN = 580  # seconds: below pytest's own time limit
 
@@ -37,6 +39,12 @@ def python_with_spark(version: str, *more: str) -> Path:
         if not interpreter.exists():
             _make(interpreter, folder / "packages")
     return interpreter / "bin" / "python"
+
+
+def oldest_spark() -> str:
+    """Return the oldest release that this Python runs."""
+    major, minor = OLDEST_OF_PYTHON_3_12 if sys.version_info >= (3, 12) else OLDEST
+    return f"{major}.{minor}.0"
 
 
 def spark_home(python: Path) -> Path:
