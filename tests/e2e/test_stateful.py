@@ -18,7 +18,7 @@ from tests.servers.spark_versions import oldest_spark, python_with_spark
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
-_BATCHES = 8
+_BATCHES = 9
 _QUERY = """
 from pyspark.sql.functions import expr
 
@@ -38,7 +38,15 @@ _STORES: Mapping[str, Mapping[str, object]] = {"files": {}, "rocksdb": _ROCKS, "
 _FROM_3_5 = {f"{_STATE}.stateSchemaCheck": False}
 """Spark 4.0 takes a join's column for one that may be NULL, 3.5 did not, and the check compares that, too."""
 _MOVED = {f"{store} from 3.5": {**_STORES[store], **_FROM_3_5} for store in ("files", "rocksdb")}
-_KILLS = [("vote", "after"), ("decide", "before"), ("decide", "after"), ("commit:lines", "after"), ("return", "before")]
+_EPOCHS = [
+    ("open_epoch after", "vote after"),
+    ("decide before",),
+    ("decide after", "claim after", "recommit after", "sweep after"),
+    ("commit:lines after",),
+    ("complete after",),
+    ("return before",),
+]
+"""The driver's points at which an epoch is killed, from epoch 3 on."""
 
 
 @pytest.mark.parametrize("store", _STORES)
@@ -47,9 +55,11 @@ def test_stateful_query_gives_the_rows_of_a_run_without_kills(
 ) -> None:
     """Every second driver has a JVM of its own, which dies with it."""
     job = _job(tmp_path / "killed", store)
-    for epoch, (point, edge) in enumerate(_KILLS, start=3):
-        own = {} if epoch % 2 else {"jvm": jvm}
-        drivers.killed(job, Fault(point, edge, "kill", epoch), **own)  # type: ignore[arg-type]
+    kills = [(epoch, *kill.split()) for epoch, kills in enumerate(_EPOCHS, start=3) for kill in kills]
+    for number, (epoch, point, edge) in enumerate(kills):
+        at_start = point in ("claim", "recommit", "sweep")
+        fault = Fault(point, edge, "kill", None if at_start else epoch)  # type: ignore[arg-type]
+        drivers.killed(job, fault, **({"jvm": jvm} if number % 2 else {}))
     drivers.whole(job, jvm=jvm)
     _compare(tmp_path, job, drivers, jvm, store)
 
