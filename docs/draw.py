@@ -165,6 +165,50 @@ def _start(canvas: _Canvas, y: float) -> None:
             canvas.line((x - 24, y + 17), (x - 2, y + 17))
 
 
+_STORES = ("Kafka", "Postgres", "Iceberg")
+_STEPS = (
+    ("1. Write", "Spark's tasks write hidden rows"),
+    ("2. Decide", "one record, for all stores at once"),
+    ("3. Commit", "all stores show the rows"),
+)
+
+
+def steps() -> str:
+    """Draw an epoch for its first reader: hidden rows, one record, visible rows, and a crash on either side."""
+    canvas = _Canvas(900, 266, "An epoch in three steps: hidden rows, one record, visible rows")
+    for number, (title, text) in enumerate(_STEPS):
+        x = 12 + 296 * number
+        canvas.box(x, 12, 284, 202, "lane")
+        canvas.text(x + 14, 38, title, "title")
+        canvas.text(x + 14, 58, text, "small")
+    for x, who in ((24, "tasks"), (616, "driver")):
+        canvas.box(x, 112, 64, 50)
+        canvas.text(x + 32, 142, who, "strong", "middle")
+    canvas.box(336, 98, 232, 78, "point")
+    canvas.text(452, 124, "the journal", "strong", "middle")
+    canvas.texts(452, 146, ("epoch 7 is decided:", "commit it in all stores"))
+    for number, store in enumerate(_STORES):
+        y = 74 + 46 * number
+        for x, style, text in ((148, "box", "hidden"), (740, "good", "visible")):
+            canvas.box(x, y, 136, 36, style)
+            canvas.text(x + 10, y + 23, store, "strong")
+            canvas.text(x + 128, y + 23, text, "small", "end")
+            canvas.line((x - 58, 137), (x - 2, y + 18))
+    canvas.line((288, 137), (334, 137))
+    canvas.line((568, 137), (614, 137))
+    canvas.line((598, 8), (598, 258), style="cut", arrow=False)
+    canvas.texts(
+        588,
+        238,
+        ("a crash before the record: the next start", "removes hidden rows, Spark replays the batch"),
+        anchor="end",
+    )
+    canvas.texts(
+        608, 238, ("a crash after the record: the next", "start commits the epoch in all stores"), anchor="start"
+    )
+    return canvas.svg()
+
+
 _WIDE, _HIGH = 150, 58
 _STATES: Mapping[str, tuple[float, float, str, Sequence[str]]] = {
     "open": (24, 92, "box", ("its task writes;", "nothing is durable")),
@@ -232,7 +276,7 @@ def main() -> None:
         (FOLDER / name).write_text(draw(), encoding="utf-8")
 
 
-PICTURES = {"epoch.svg": epoch, "participant.svg": participant}
+PICTURES = {"epoch.svg": epoch, "participant.svg": participant, "steps.svg": steps}
 
 if __name__ == "__main__":
     main()

@@ -134,7 +134,10 @@ def short_block(found: Mapping[str, Any]) -> str:
         ]
         _, _, ratio, result, noise, ours, theirs, *_ = _peer_row(line, figure)
         rows.append([job, peer, ratio, _RESULTS.get(result, result), noise, ours, theirs])
-    columns = ("job", "compared with", "ratio of medians", "result", "ratios of the rounds", "exactsink", "theirs")
+    columns = (
+        *("job", "compared with", "ratio of medians", "exactsink is", "lowest and highest round"),
+        *("exactsink", "the other tool"),
+    )
     return f"{_taken(found['lines'][0])}\n\n{_lines(columns, rows)}"
 
 
@@ -210,7 +213,7 @@ SHORT = {
 }
 """Blocks that show a part of another block's file."""
 _ADVICE = ("What to choose", "Left out")
-_RESULTS: Mapping[Cell, str] = {"ahead": "faster", "behind": "slower"}
+_RESULTS: Mapping[Cell, str] = {"ahead": "faster", "behind": "slower", "no difference": "about as fast"}
 _FAULTS = {
     "decided, killed before the commit, and the broker's transaction timeout passes": "timeout",
     "kill -9 in the middle of a batch, after some of its rows reached the target": "killed in a batch",
