@@ -103,14 +103,15 @@ _PYTHON = """\
 Calls raise exactsink's [errors](errors.md). Each call's text names them.
 """
 _KILLED = "ended the command at once, as a crash does. Nothing decided is lost."
+_AGAIN = "Run the same command again. It continues."
 _CODES = {  # the meaning and the next step, beside those of errors
     0: ("The command has done its work. Or `run` was stopped, and ended after its epoch.", "Nothing."),
-    EXIT_INTERRUPTED: ("Ctrl-C interrupted the command. Nothing decided is lost.", "The same command continues."),
-    128 + signal.SIGHUP: (f"A second signal, SIGHUP, {_KILLED}", "The same command continues."),
-    128 + signal.SIGTERM: (f"A second signal, SIGTERM, {_KILLED}", "The same command continues."),
+    EXIT_INTERRUPTED: ("Ctrl-C interrupted the command. Nothing decided is lost.", _AGAIN),
+    128 + signal.SIGHUP: (f"A second signal, SIGHUP, {_KILLED}", _AGAIN),
+    128 + signal.SIGTERM: (f"A second signal, SIGTERM, {_KILLED}", _AGAIN),
     errors.EXIT_BUG: (
         "A bug in exactsink or a plugin. Nothing decided is lost.",
-        "The same command is safe. Report it.",
+        "You can run the same command again. Report the bug.",
     ),
 }
 
@@ -186,15 +187,7 @@ def exit_codes_page() -> str:
         ("code", "error", "meaning", "do this"),
         ((str(code), *texts) for code, *texts in sorted(rows, key=lambda row: row[0])),
     )
-    return (
-        "# Exit codes\n\nEvery error prints the failure, the reason, and the next command.\n"
-        "[Troubleshoot](../how-to/troubleshoot.md) lists messages by exit code. The codes below are those of\n"
-        "`exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have some more cases. The\n"
-        "[glossary](../explanation/glossary.md) defines *committable*, *decided* and *lost*.\n\n"
-        f"{table}\nA supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. "
-        "After 1 to 5 a person\nhas to look first. (6 comes only from `status` and `runs`.)\n\n"
-        f"{report_texts.OF_STATUS}"
-    )
+    return f"{report_texts.EXIT_CODES}{table}{report_texts.OF_STATUS}"
 
 
 def errors_page() -> str:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-__all__ = ["ERRORS", "EVENTS", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
+__all__ = ["ERRORS", "EVENTS", "EXIT_CODES", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
 
-OF_STATUS = """\
+EXIT_CODES = """\
+# Exit codes
+
+Run `echo $?` after a command to see its exit code. systemd and Airflow show the code as the exit status. Every error
+prints the failure, the reason, and the next command. [Troubleshoot](../how-to/troubleshoot.md) lists messages by exit
+code. The codes below are those of `exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have
+some more cases. The [glossary](../explanation/glossary.md) defines *decided* and *lost*.
+
+"""
+OF_STATUS = """
+`exactsink verify` also ends with 3 if the rows of a target differ from those that were decided. `verify` and
+`exactsink journal verify` also end with 3 if entries of the journal are damaged.
+
+A supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. After 1 to 5, a person
+has to look first. (Only `status` and `runs` end with 6.)
+
 ## `status` and `runs`
 
 `exactsink status` and `exactsink runs` start no driver. They end with the code of the job's
-[state](../how-to/read-status.md#exit-codes), so some of their codes mean more than above:
+[state](../how-to/read-status.md#exit-codes), so codes 3 and 5 mean something more specific here, and 6 occurs only
+here:
 
 | code | state of the job | do this |
 | --- | --- | --- |
@@ -17,13 +33,17 @@ run yet. | Nothing. |
 | 3 | No driver is at work, and work is *prepared*, *lost* or *undecided*. | Start the job once. |
 | 3 | No driver is at work, and a store did not answer (`not asked`). | Bring the store back, or set a \
 longer `--within`. |
-| 3 | The outcome of something is unknown, a target is older than the journal, or the file lacks a sink. | Start the \
-job once. If the start also ends with 3, [read the evidence](../how-to/resolve-in-doubt.md). |
+| 3 | The outcome of a participant is *unknown*. | Start the job once. If the start also ends with 3, [read the \
+evidence](../how-to/resolve-in-doubt.md#unknown-the-evidence-is-gone). |
+| 3 | A target is older than the journal. | [Restore the newest copy, or \
+rebase](../how-to/back-up-and-restore.md#restore). |
+| 3 | The job's file lacks a sink, or has changed a sink, that may still hold rows. | Put the sink back as it was, \
+then run `exactsink recover JOB.toml`. |
 | 5 | Journal, checkpoint and targets do not belong together. | Do not start the job. \
 [Restore](../how-to/back-up-and-restore.md) the part that is wrong, or [replace the checkpoint or \
 journal](../how-to/replace-a-checkpoint-or-journal.md): the message says which. |
-| 6 | A sink holds foreign work. A start of this job would end with 5. | [When something is \
-foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
+| 6 | A sink holds *foreign* work. A start of this job would end with 5. | Do not start the job. Find out who began \
+the work: [when something is foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
 
 The [table of states](../how-to/read-status.md#exit-codes) explains each state.
 """
