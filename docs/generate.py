@@ -202,7 +202,7 @@ def errors_page() -> str:
 def events_page() -> str:
     """Return the events and the protocol's points."""
     texts = report_texts
-    return f"{texts.EVENTS}{texts.POINTS}{points_table()}{texts.OTHER_EVENTS}{events_table()}"
+    return f"{texts.EVENTS}{texts.POINTS}{points_table()}{texts.OTHER_EVENTS}{events_table()}{texts.EVENT_FIELDS}"
 
 
 def metrics_page() -> str:

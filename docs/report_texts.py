@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ERRORS", "EVENTS", "EXIT_CODES", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
+__all__ = ["ERRORS", "EVENTS", "EVENT_FIELDS", "EXIT_CODES", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
 
 EXIT_CODES = """\
 # Exit codes
@@ -81,11 +81,13 @@ Only `exactsink status` and `exactsink runs` end with the code of `ForeignError`
 EVENTS = """\
 # Events
 
-Logs, metrics, tests and fault injection use the same names of events. The logger `exactsink` logs every event of the
+Logs, metrics, tests and fault injection use the same event names. The logger `exactsink` logs every event of the
 driver. Points of the protocol have the level DEBUG. The level of each other event is in [its table](#other-events).
 
-`exactsink run` shows warnings, and with `-v` or `-vv` also the others: [how to observe a job](../how-to/observe.md).
-Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
+`exactsink run` shows events of level WARNING, with `-v` also those of level INFO, and with `-vv` also those of level
+DEBUG ([how to observe a job](../how-to/observe.md)). The glossary defines
+[*participant*](../explanation/glossary.md) and other terms. Each event has the field `job`, and most have `epoch`. For
+example, with `-vv`:
 
 ```text no-run: lines of a log
 2026-11-27 20:43:40,696 INFO exactsink claimed job=orders generation=3 driver=...
@@ -98,19 +100,29 @@ Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
 POINTS = """\
 ## The protocol's points
 
-Each point is an event twice: `before` its work, and `after` it if the work succeeded. In the log, the word follows the
-name: `decide before`, `decide after`. An `after` has the field `seconds`, except that of `return`. `write` and
-`pre_commit` happen in tasks, so the log does not have them. The [metric's
-phase](metrics.md#phases-and-buckets) `write` is the driver's time from the end of `open_epoch` to the start of `vote`.
+Each point emits two events: `before` when its work begins, and `after` if its work succeeded. In the log, this word
+follows the name: `decide before`, `decide after`. Every `after` except that of `return` has the field `seconds`.
+
+`write` and `pre_commit` happen in tasks, so the log does not have them. In their place, the metrics count a [phase
+`write`](metrics.md#phases-and-buckets): the driver's time from the end of `open_epoch` to the start of `vote`.
 
 """
 OTHER_EVENTS = """
 ## Other events
 
-In the fields of `decided`, `at` is the time of the decision, which an earlier driver may have made. `sinks` are the
-sinks of the epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
-`run_known` is a WARNING if its field `missing` or `changed` is not empty.
+Notes on some fields are [below the table](#fields).
 
+"""
+EVENT_FIELDS = """
+### Fields
+
+- **`decided`:** `at` is the time of the decision, which an earlier driver may have made. `sinks` are the sinks of the
+  epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
+- **`run_known`:** `missing` are sinks that the job has now, but that had no part in the run. `changed` are sinks for
+  which the run had other columns than the rows now. If one of the two is not empty, the event has the level WARNING.
+- **`stop_asked` and `query_ending`** report the same stop, first when it is requested, and then when the driver stops
+  the query. Both have the level WARNING, so that every log shows who stopped the job.
+- **`deadline_near`:** `of` and `seconds` (the time that is left) are in seconds.
 """
 METRICS = """\
 # Metrics
