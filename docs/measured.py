@@ -235,7 +235,7 @@ _TARGETS = {
     "parquet": "Parquet files",
     "sqlite": "upserts into SQLite, staged",
     "small_epochs": "Parquet files, epochs of 1,000 rows",
-    "null": "nothing",
+    "null": "nothing (job null: the rows are thrown away)",
 }
 _OTHERS = {
     *("Flink KafkaSink", "Flink JDBC XA", "Flink FileSink", "Spark Kafka sink", "Spark JDBC append"),
