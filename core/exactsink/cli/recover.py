@@ -22,13 +22,7 @@ __all__ = ["recover"]
 @job_file
 @run_name
 @sink_option("sinks", multiple=True, metavar="NAME", help="Settle only this sink and its `after`; repeatable.")
-@click.option(
-    "--ref",
-    "references",
-    metavar="REF",
-    multiple=True,
-    help="Settle this participant (if decided, its sink's decision); repeatable.",
-)
+@click.option("--ref", "references", metavar="REF", multiple=True, help="Settle this participant; repeatable.")
 @click.option("--yes", is_flag=True, help="Act on --sink or --ref; without --yes, only print the effects.")
 @dry_run
 @take_over
@@ -50,8 +44,8 @@ def recover(
     """Commit decided work in every sink that answers; if all answer, abort undecided work. Needs no Spark.
 
     Without --sink and --ref, the command acts at once. With one of them, it is a dry run until you add --yes. Before it
-    acts, it claims the job. REF is the participant's short reference or its name, or the beginning of one of them:
-    `exactsink indoubt list` prints both.
+    acts, it claims the job. If the participant of --ref is decided, its sink's whole decision is settled. REF is the
+    participant's short reference or its name, or the beginning of one of them: `exactsink indoubt list` prints both.
     """
     shown = dry_run or (bool(sinks or references) and not yes)
     with answering(as_json) as answer:
