@@ -48,10 +48,10 @@ _ROADS = """\
 `exactsink init FOLDER --plugin ledger --from ROAD` writes these backends. ROAD is `staged`, `idempotent` or
 `two-phase`: [choose a road](../how-to/write-a-plugin.md#choose-a-road). [The contract](contract.md) has the promise of
 each call. The command also writes `pyproject.toml`, a README, the module that announces the backend to exactsink, the
-class that connects it to the [conformance kit](conformance-kit.md), and a test that plays all of the kit.
+class that connects it to the [conformance kit](conformance-kit.md), and a test that runs all of the kit.
 
 In place of a real store, each backend uses an SQLite file. The first uses it as a store with transactions, the second
-as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page play
+as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page run
 two of the kit's scenarios on each. They need pytest, but no installation of the package.
 """
 _JSON = """\
