@@ -30,7 +30,7 @@ The interface that a plugin implements: `from exactsink.contract import ...`. Th
 _KIT = """\
 # The conformance kit
 
-`exactsink.testing` plays these scenarios on a backend ([how](../how-to/write-a-plugin.md#prove-it)). Start them with
+`exactsink.testing` runs these scenarios on a backend ([how](../how-to/write-a-plugin.md#prove-it)). Start them with
 `exactsink conformance BACKEND` ([options](cli.md#exactsink-conformance)), or with a pytest class that inherits from
 `ConformanceSuite`. There are {count} scenarios; together they take minutes. Each runs the real coordinator. Drivers and
 participants are processes. The [glossary](../explanation/glossary.md) explains the words.

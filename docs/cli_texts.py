@@ -34,7 +34,7 @@ NOTES: Mapping[str, str] = {
 | `recover JOB.toml --sink NAME` | this sink, and the sinks that must commit before it (`after`) | only with `--yes` |
 | `recover JOB.toml --ref REF` | this participant; if it is decided, its sink's whole decision | only with `--yes` |
 
-Each form claims the job when it acts. With `--sink` or `--ref`, `--sweep-token` needs `--reason`.
+With `--sink` or `--ref`, `--sweep-token` needs `--reason`.
 """,
 }
 """Text after the options of a command."""

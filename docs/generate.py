@@ -48,10 +48,10 @@ _ROADS = """\
 `exactsink init FOLDER --plugin ledger --from ROAD` writes these backends. ROAD is `staged`, `idempotent` or
 `two-phase`: [choose a road](../how-to/write-a-plugin.md#choose-a-road). [The contract](contract.md) has the promise of
 each call. The command also writes `pyproject.toml`, a README, the module that announces the backend to exactsink, the
-class that connects it to the [conformance kit](conformance-kit.md), and a test that plays all of the kit.
+class that connects it to the [conformance kit](conformance-kit.md), and a test that runs all of the kit.
 
 In place of a real store, each backend uses an SQLite file. The first uses it as a store with transactions, the second
-as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page play
+as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page run
 two of the kit's scenarios on each. They need pytest, but no installation of the package.
 """
 _JSON = """\
@@ -103,14 +103,15 @@ _PYTHON = """\
 Calls raise exactsink's [errors](errors.md). Each call's text names them.
 """
 _KILLED = "ended the command at once, as a crash does. Nothing decided is lost."
+_AGAIN = "Run the same command again. It continues."
 _CODES = {  # the meaning and the next step, beside those of errors
     0: ("The command has done its work. Or `run` was stopped, and ended after its epoch.", "Nothing."),
-    EXIT_INTERRUPTED: ("Ctrl-C interrupted the command. Nothing decided is lost.", "The same command continues."),
-    128 + signal.SIGHUP: (f"A second signal, SIGHUP, {_KILLED}", "The same command continues."),
-    128 + signal.SIGTERM: (f"A second signal, SIGTERM, {_KILLED}", "The same command continues."),
+    EXIT_INTERRUPTED: ("Ctrl-C interrupted the command. Nothing decided is lost.", _AGAIN),
+    128 + signal.SIGHUP: (f"A second signal, SIGHUP, {_KILLED}", _AGAIN),
+    128 + signal.SIGTERM: (f"A second signal, SIGTERM, {_KILLED}", _AGAIN),
     errors.EXIT_BUG: (
         "A bug in exactsink or a plugin. Nothing decided is lost.",
-        "The same command is safe. Report it.",
+        "You can run the same command again. Report the bug.",
     ),
 }
 
@@ -186,15 +187,7 @@ def exit_codes_page() -> str:
         ("code", "error", "meaning", "do this"),
         ((str(code), *texts) for code, *texts in sorted(rows, key=lambda row: row[0])),
     )
-    return (
-        "# Exit codes\n\nEvery error prints the failure, the reason, and the next command.\n"
-        "[Troubleshoot](../how-to/troubleshoot.md) lists messages by exit code. The codes below are those of\n"
-        "`exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have some more cases. The\n"
-        "[glossary](../explanation/glossary.md) defines *committable*, *decided* and *lost*.\n\n"
-        f"{table}\nA supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. "
-        "After 1 to 5 a person\nhas to look first. (6 comes only from `status` and `runs`.)\n\n"
-        f"{report_texts.OF_STATUS}"
-    )
+    return f"{report_texts.EXIT_CODES}{table}{report_texts.OF_STATUS}"
 
 
 def errors_page() -> str:
@@ -209,7 +202,7 @@ def errors_page() -> str:
 def events_page() -> str:
     """Return the events and the protocol's points."""
     texts = report_texts
-    return f"{texts.EVENTS}{texts.POINTS}{points_table()}{texts.OTHER_EVENTS}{events_table()}"
+    return f"{texts.EVENTS}{texts.POINTS}{points_table()}{texts.OTHER_EVENTS}{events_table()}{texts.EVENT_FIELDS}"
 
 
 def metrics_page() -> str:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-__all__ = ["ERRORS", "EVENTS", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
+__all__ = ["ERRORS", "EVENTS", "EVENT_FIELDS", "EXIT_CODES", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
 
-OF_STATUS = """\
+EXIT_CODES = """\
+# Exit codes
+
+Run `echo $?` after a command to see its exit code. systemd and Airflow show the code as the exit status. Every error
+prints the failure, the reason, and the next command. [Troubleshoot](../how-to/troubleshoot.md) lists messages by exit
+code. The codes below are those of `exactsink run` and of most commands. [`status` and `runs`](#status-and-runs) have
+some more cases. The [glossary](../explanation/glossary.md) defines *decided* and *lost*.
+
+"""
+OF_STATUS = """
+`exactsink verify` also ends with 3 if the rows of a target differ from those that were decided. `verify` and
+`exactsink journal verify` also end with 3 if entries of the journal are damaged.
+
+A supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. After 1 to 5, a person
+has to look first. (Only `status` and `runs` end with 6.)
+
 ## `status` and `runs`
 
 `exactsink status` and `exactsink runs` start no driver. They end with the code of the job's
-[state](../how-to/read-status.md#exit-codes), so some of their codes mean more than above:
+[state](../how-to/read-status.md#exit-codes), so codes 3 and 5 mean something more specific here, and 6 occurs only
+here:
 
 | code | state of the job | do this |
 | --- | --- | --- |
@@ -17,13 +33,17 @@ run yet. | Nothing. |
 | 3 | No driver is at work, and work is *prepared*, *lost* or *undecided*. | Start the job once. |
 | 3 | No driver is at work, and a store did not answer (`not asked`). | Bring the store back, or set a \
 longer `--within`. |
-| 3 | The outcome of something is unknown, a target is older than the journal, or the file lacks a sink. | Start the \
-job once. If the start also ends with 3, [read the evidence](../how-to/resolve-in-doubt.md). |
+| 3 | The outcome of a participant is *unknown*. | Start the job once. If the start also ends with 3, [read the \
+evidence](../how-to/resolve-in-doubt.md#unknown-the-evidence-is-gone). |
+| 3 | A target is older than the journal. | [Restore the newest copy, or \
+rebase](../how-to/back-up-and-restore.md#restore). |
+| 3 | The job's file lacks a sink, or has changed a sink, that may still hold rows. | Put the sink back as it was, \
+then run `exactsink recover JOB.toml`. |
 | 5 | Journal, checkpoint and targets do not belong together. | Do not start the job. \
 [Restore](../how-to/back-up-and-restore.md) the part that is wrong, or [replace the checkpoint or \
 journal](../how-to/replace-a-checkpoint-or-journal.md): the message says which. |
-| 6 | A sink holds foreign work. A start of this job would end with 5. | [When something is \
-foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
+| 6 | A sink holds *foreign* work. A start of this job would end with 5. | Do not start the job. Find out who began \
+the work: [when something is foreign](../how-to/resolve-in-doubt.md#when-something-is-foreign). |
 
 The [table of states](../how-to/read-status.md#exit-codes) explains each state.
 """
@@ -61,11 +81,13 @@ Only `exactsink status` and `exactsink runs` end with the code of `ForeignError`
 EVENTS = """\
 # Events
 
-Logs, metrics, tests and fault injection use the same names of events. The logger `exactsink` logs every event of the
+Logs, metrics, tests and fault injection use the same event names. The logger `exactsink` logs every event of the
 driver. Points of the protocol have the level DEBUG. The level of each other event is in [its table](#other-events).
 
-`exactsink run` shows warnings, and with `-v` or `-vv` also the others: [how to observe a job](../how-to/observe.md).
-Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
+`exactsink run` shows events of level WARNING, with `-v` also those of level INFO, and with `-vv` also those of level
+DEBUG ([how to observe a job](../how-to/observe.md)). The glossary defines
+[*participant*](../explanation/glossary.md) and other terms. Each event has the field `job`, and most have `epoch`. For
+example, with `-vv`:
 
 ```text no-run: lines of a log
 2026-11-27 20:43:40,696 INFO exactsink claimed job=orders generation=3 driver=...
@@ -78,19 +100,29 @@ Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
 POINTS = """\
 ## The protocol's points
 
-Each point is an event twice: `before` its work, and `after` it if the work succeeded. In the log, the word follows the
-name: `decide before`, `decide after`. An `after` has the field `seconds`, except that of `return`. `write` and
-`pre_commit` happen in tasks, so the log does not have them. The [metric's
-phase](metrics.md#phases-and-buckets) `write` is the driver's time from the end of `open_epoch` to the start of `vote`.
+Each point emits two events: `before` when its work begins, and `after` if its work succeeded. In the log, this word
+follows the name: `decide before`, `decide after`. Every `after` except that of `return` has the field `seconds`.
+
+`write` and `pre_commit` happen in tasks, so the log does not have them. In their place, the metrics count a [phase
+`write`](metrics.md#phases-and-buckets): the driver's time from the end of `open_epoch` to the start of `vote`.
 
 """
 OTHER_EVENTS = """
 ## Other events
 
-In the fields of `decided`, `at` is the time of the decision, which an earlier driver may have made. `sinks` are the
-sinks of the epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
-`run_known` is a WARNING if its field `missing` or `changed` is not empty.
+Notes on some fields are [below the table](#fields).
 
+"""
+EVENT_FIELDS = """
+### Fields
+
+- **`decided`:** `at` is the time of the decision, which an earlier driver may have made. `sinks` are the sinks of the
+  epoch. `entries` counts all entries that the journal has had. `bytes` is the size of the decision.
+- **`run_known`:** `missing` are sinks that the job has now, but that had no part in the run. `changed` are sinks for
+  which the run had other columns than the rows now. If one of the two is not empty, the event has the level WARNING.
+- **`stop_asked` and `query_ending`** report the same stop, first when it is requested, and then when the driver stops
+  the query. Both have the level WARNING, so that every log shows who stopped the job.
+- **`deadline_near`:** `of` and `seconds` (the time that is left) are in seconds.
 """
 METRICS = """\
 # Metrics

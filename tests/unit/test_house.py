@@ -114,7 +114,7 @@ def test_the_rules_of_import_name_every_package() -> None:
 @pytest.mark.parametrize(("way", "most"), {"row": 10, "vote": 20}.items())
 def test_the_ways_of_a_row_and_of_a_vote_name_files_that_exist(way: str, most: int) -> None:
     """ARCHITECTURE.md names first what all backends share, then what each backend has of its own."""
-    part = (ROOT / "ARCHITECTURE.md").read_text().split(f"## The way of a {way}\n")[1].split("\n## ")[0]
+    part = (ROOT / "ARCHITECTURE.md").read_text().split(f"## The path of a {way}\n")[1].split("\n## ")[0]
     shared, own = re.findall(r"```text no-run: a drawing\n(.*?)```", part, re.DOTALL)
     core = [CORE / name for name in re.findall(r"\S+\.py(?=  )", shared)]
     backends, name = dict[str, list[Path]](), ""

@@ -17,7 +17,7 @@ __all__ = ["adopt"]
 @reason
 @as_json
 def adopt(job: str, take_over: bool, reason: str, as_json: bool) -> None:
-    """Let a job go on with a new checkpoint: bind its journal to the checkpoint that its file names now.
+    """Let a job go on with a new checkpoint: bind the job's journal to the checkpoint that the job's file names now.
 
     It acts at once, without a dry run: it claims the job, and commits its last decided epoch.
     """

@@ -40,7 +40,7 @@ def indoubt() -> None:
 @run_name
 @as_json
 def list_(job: str, run: str | None, as_json: bool) -> None:
-    """List participants that are decided but not proven committed, and other work of the job in the stores."""
+    """List decided participants that are not proven committed, and undecided and foreign participants."""
     with _seen(job, run) as seen:
         found = seen.doubts
     if as_json:
@@ -83,7 +83,7 @@ def explain(job: str, reference: str, run: str | None) -> None:
 @click.option("--ref", "references", metavar="REF", multiple=True, help="Only this participant; repeatable.")
 @click.option("--reason", metavar="TEXT", required=True, help="Why you do it; the journal keeps the text.")
 @run_name
-@click.option("--yes", is_flag=True, help="Act; without --yes, only print the effects.")
+@click.option("--yes", is_flag=True, help="Act; without --yes, the command is a dry run.")
 @take_over
 def resolve(
     job: str, epoch: int, sink: str, outcome: str, references: tuple[str, ...], run: str | None, **options: Any

@@ -53,7 +53,7 @@ _LOG = logging.getLogger("exactsink")
 
 @click.group(cls=PluginCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="exactsink")
-@click.option("-v", "--verbose", count=True, help="Log every event (-v), and every step of the protocol (-vv).")
+@click.option("-v", "--verbose", count=True, help="-v: also log events of level INFO; -vv: also those of level DEBUG.")
 @number("--log-format", metavar=None, type=click.Choice(["text", "json"]), default="text", help="Log format on stderr.")
 def cli(verbose: int, log_format: LogFormat) -> None:
     """Exactly-once output from PySpark to several stores, committed together."""

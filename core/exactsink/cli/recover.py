@@ -43,10 +43,9 @@ def recover(
 ) -> None:
     """Commit decided work in every sink that answers; if all answer, abort undecided work. Needs no Spark.
 
-    Without --sink and --ref, the command acts at once (with --dry-run, it only prints). With --sink or --ref, it only
-    prints, until you add --yes. To act, it claims the job. --sink also settles the sinks that must commit first
-    (`after`). --ref of a decided participant settles all participants of its sink's decision. REF is the participant's
-    short reference or its name, or the beginning of one of them: `exactsink indoubt list` prints both.
+    Without --sink and --ref, the command acts at once. With one of them, it is a dry run until you add --yes. Before it
+    acts, it claims the job. If the participant of --ref is decided, its sink's whole decision is settled. REF is the
+    participant's short reference or its name, or the beginning of one of them: `exactsink indoubt list` prints both.
     """
     shown = dry_run or (bool(sinks or references) and not yes)
     with answering(as_json) as answer:

@@ -38,8 +38,8 @@ _HELD = ("undecided", "foreign")
 def status(job: str, run: str | None, within: float, as_json: bool) -> None:
     """Report a job's last epochs, its driver, and the participants that are not proven committed.
 
-    The command changes nothing. Exit code 0: the state is `proven`, `at work` or `no start yet`. The exit code does not
-    show whether a driver died while nothing was in doubt: the driver's heartbeat does.
+    The command changes nothing. Exit code 0: the state is `proven`, `at work` or `no start yet`. If a driver died while
+    nothing was in doubt, the exit code is also 0. To notice that, read the heartbeat.
     """
     opened = Opened.of(job, run)
     with closing(opened.operator()) as operator:

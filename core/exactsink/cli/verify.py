@@ -32,7 +32,7 @@ _EPOCHS = re.compile(r"(?P<one>\d+)|(?P<first>\d*)\.\.(?P<last>\d*)")
 @click.option("--deep", is_flag=True, help="Also compare the SHA-256 of the files of these epochs.")
 @as_json
 def verify_job(job: str, run: str | None, epochs: str, deep: bool, as_json: bool) -> None:
-    """Compare each decided epoch with the present rows of every target: proven, differs, or can't be known."""
+    """Compare each decided epoch with the present rows of every target: `proven`, `differs` or `can't be known`."""
     opened = Opened.of(job, run)
     found = verify(opened.history, opened.sinks, *_range(epochs), deep=deep)
     if as_json:

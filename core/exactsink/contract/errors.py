@@ -58,7 +58,7 @@ class ExactsinkError(Exception):
 
 
 class Retryable(ExactsinkError):
-    """A failure that may pass, for example a store that does not answer. Nothing is lost.
+    """A temporary failure, for example a store that does not answer. Nothing is lost.
 
     Try again later. `exactsink run` and `Job.write` first retry by themselves.
     """
@@ -92,7 +92,8 @@ class Fenced(ExactsinkError):
 
 
 class InDoubtError(ExactsinkError):
-    """A decided committable is proven neither committed nor lost.
+    """Decided rows are not proven committed, or are lost and could not be written again, or a target lacks rows that it
+    had.
 
     Read the evidence before you start again.
     """
@@ -103,7 +104,7 @@ class InDoubtError(ExactsinkError):
 class ForeignError(ExactsinkError):
     """A sink holds work under this job's name that the job's journal does not know.
 
-    Find out who began it.
+    Do not start the job. Find out who began that work.
     """
 
     exit_code = 6
@@ -137,7 +138,7 @@ class LineageError(Refused):
 class PreflightError(Refused):
     """A sink can't give the guarantee that the job requires.
 
-    Do what the message says: it holds the statement that fixes the target.
+    Run the statement or command that the message prints, or make the change that it names, then start again.
     """
 
 

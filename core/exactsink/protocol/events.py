@@ -1,7 +1,7 @@
 """Named events: the protocol's points, each with a before and an after, and all other reports.
 
-Logs, metrics, tests and fault injection use the same names. The names are an interface; `POINTS` and `EVENTS` list
-them.
+Logs, metrics, tests and fault injection use the same event names. The names are an interface; `POINTS` and `EVENTS`
+list them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POINTS: Mapping[str, str] = MappingProxyType(
     {
         "claim": "the driver claims the job in the journal, which fences older drivers",
         "recommit": "at its start, the driver commits the last decided epoch again",
-        "sweep": "at its start, the driver aborts undecided work of older generations",
+        "sweep": "at its start, the driver aborts undecided work of older generations; later sweeps have no point",
         "open_epoch": "every sink prepares for the epoch's tasks",
         "write": "a task hands rows to its writers",
         "pre_commit": "a task's writers make their rows durable but not visible, and vote",
@@ -65,21 +65,33 @@ _EVENTS = {
     "swept": ("undecided participants were aborted", "sink participants"),
     "written": ("rows that a sink's writers got, reported at the vote; bytes as in Arrow's memory", "sink rows bytes"),
     "deadline": ("seconds until a sink's earliest deadline, reported at the vote", "sink seconds"),
-    "deadline_near": ("an epoch has used half of the time that its store keeps prepared work", "sink seconds of"),
+    "deadline_near": ("an epoch has used half of `of`, the time that its store keeps prepared work", "sink seconds of"),
     "commit_retried": ("a commit failed and is tried again", "sink attempt error"),
     "commit_held_back": ("a sink is not committed yet, because it waits for another sink", "sink after"),
     "vote_lost": ("a decided participant is proven lost, so the job writes its rows again", "sink txn evidence"),
     "redecided": ("the rows of lost participants were written again and decided", "sink participants"),
     "evidence_expired": ("a sink no longer knows of a commit that the source has recorded as done", "sink evidence"),
     "epoch_skipped": ("a batch was decided before, so the driver finished it and wrote no row again", "reason"),
-    "source_not_reported": ("a sink could not pass on the source's offsets; it is advisory", "sink error"),
-    "in_doubt_long": ("an undecided participant stays for over two epochs: look into its store", "sink participant"),
-    "not_left_clean": ("the driver could not record that nothing is in doubt; it is advisory", "error"),
-    "state_not_saved": ("`state.json` could not be replaced; it is advisory", "error"),
-    "stop_asked": ("the driver ends after its epoch, within `seconds`", "by seconds"),
-    "query_ending": ("the query is stopped as soon as its epoch is done", ""),
-    "beat": ("`state.json` has a new heartbeat; `last`: the times when a driver was fenced or rows were lost", "last"),
-    "source_behind": ("how far a batch was behind its source, in offsets, files or bytes", "source of behind"),
+    "source_not_reported": (
+        "a sink could not store the source's offsets (Kafka: `report_offsets_to`); the job goes on",
+        "sink error",
+    ),
+    "in_doubt_long": (
+        "an undecided participant has stayed for more than two epochs; run `exactsink indoubt list JOB.toml`",
+        "sink participant",
+    ),
+    "not_left_clean": ("the driver could not record that nothing is in doubt; nothing is lost", "error"),
+    "state_not_saved": ("`state.json` could not be replaced; the job goes on", "error"),
+    "stop_asked": ("`by` has requested a stop; the driver ends after its epoch, within `seconds`", "by seconds"),
+    "query_ending": ("after `stop_asked`: the driver stops the query as soon as its epoch is done", ""),
+    "beat": (
+        "`state.json` has a new heartbeat; `last` has the times of the last fencing and, by sink, of the last loss",
+        "last",
+    ),
+    "source_behind": (
+        "how far a batch was behind its source; `of` is the unit: `offsets`, `files` or `bytes`",
+        "source of behind",
+    ),
     "query_restarted": ("the query stopped, and is started again", "attempt error"),
     "run_ended": (
         "`exactsink run` ends, for any reason: its work since its start",

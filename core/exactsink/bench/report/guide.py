@@ -49,7 +49,7 @@ def guide(caption: str, criteria: Sequence[Criterion]) -> Grid:
         rows.append([criterion.name, criterion.unit, ", ".join(equal) + overlap, "; ".join(others)])
         if min(len(values) for _, values in ranked) < 2:
             notes.append(f"{criterion.name}: measured once, so a difference may be noise")
-    return Grid(caption, ["you care for", "measured in", "best", "the others"], rows, notes)
+    return Grid(caption, ["you care about", "measured in", "best", "the others"], rows, notes)
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> bool:
