@@ -53,13 +53,14 @@ of these differs, exactsink refuses the start. exactsink does not compare the ex
 wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxRecordsPerBatch`, or a task's memory \
 grows. |
 | 3.5 and 4.0 | In SQL, `'it''s'` is the text `its`, not `it's`. In a sink's `where`, write `'it\\'s'`. |
-| 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
-tasks, where Spark 3.5 gives NULL. |
+| 4.0 or newer | ANSI mode is Spark's default: an integer overflow or a bad cast in a transform or a `where` fails \
+the epoch's tasks. In Spark 3.5, a bad cast of a text gives NULL, and an overflow gives a wrong number. |
 
 ## Tested combinations
 
 `make matrix` runs tests on one machine. For each combination, pip makes an environment as for a user, with the newest
-pyarrow, pandas and numpy that fit. This table sums up the results, with the version of Java:
+pyarrow, pandas and numpy that fit. This table sums up the results, with the version of Java. For
+many combinations, only the part `starter, counting` was run, as the long table below shows:
 
 GRID
 Other versions of Python and of Java are not tested. Each combination runs some of these parts:
@@ -95,7 +96,7 @@ from that table was not tested.
 | kit | the conformance kit |
 | backend, upserts | a backend's tests on its real server: types, locks, sweeps, preflight, crashes |
 | job | a Spark job, its driver killed at the steps of an epoch |
-| quick | the same without the tests marked `proof` (long tests) |
+| quick | the part's tests, without those marked `proof` (long tests) |
 """
 _NO_ENVIRONMENT = "pip finds no such combination"
 _NOT_TESTED = {
