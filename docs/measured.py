@@ -51,8 +51,8 @@ wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxReco
 grows. |
 | 3.5 and 4.0 | Two quotes within a text in SQL (`'it''s'`) mean no quote, not one. In a sink's \
 `where`, write `'it\\'s'`. |
-| 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the epoch's \
-tasks, where Spark 3.5 gives NULL. |
+| 4.0 or newer | ANSI mode is Spark's default: an overflow or a bad cast in a transform or a `where` fails the \
+[epoch](../explanation/glossary.md)'s tasks, where Spark 3.5 gives NULL. |
 
 ## Tested combinations
 

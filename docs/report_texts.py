@@ -31,7 +31,8 @@ ERRORS = """\
 # Errors
 
 Import these errors from `exactsink.contract`. Each error has the texts `what`, `why` and `next` (the next command), and
-can be pickled. Choose the `except` clause by what you would do next:
+can be pickled. The [glossary](../explanation/glossary.md) defines their words. Choose the `except` clause by your next
+step:
 
 ```python file=caught.py
 from exactsink import Job
@@ -61,8 +62,9 @@ Only `exactsink status` and `exactsink runs` end with the code of `ForeignError`
 EVENTS = """\
 # Events
 
-Logs, metrics, tests and fault injection use the same names of events. The logger `exactsink` logs every event of the
-driver. Points of the protocol have the level DEBUG. The level of each other event is in [its table](#other-events).
+Logs, metrics, tests and fault injection use the same names of events (words: [glossary](../explanation/glossary.md)).
+The logger `exactsink` logs every event of the driver. Points of the protocol have the level DEBUG. The level of each
+other event is in [its table](#other-events).
 
 `exactsink run` shows warnings, and with `-v` or `-vv` also the others: [how to observe a job](../how-to/observe.md).
 Each event has the field `job`, and most have `epoch`. For example, with `-vv`:
@@ -95,7 +97,8 @@ sinks of the epoch. `entries` counts all entries that the journal has had. `byte
 METRICS = """\
 # Metrics
 
-All exporters have these and no other metrics: [how to observe a job](../how-to/observe.md).
+All exporters have these and no other metrics: [how to observe a job](../how-to/observe.md). The
+[glossary](../explanation/glossary.md) defines their words.
 
 """
 PHASES = """
