@@ -121,7 +121,7 @@ class ConfigError(ExactsinkError):
 class Refused(ExactsinkError):
     """The job was not started, or the epoch not written, because exactsink could not have kept its promise.
 
-    Do what the message says, then start again.
+    Follow the message's next step, then start again.
     """
 
     exit_code = 5
@@ -137,7 +137,7 @@ class LineageError(Refused):
 class PreflightError(Refused):
     """A sink can't give the guarantee that the job requires.
 
-    Do what the message says: it holds the statement that fixes the target.
+    Apply the fix that the message prints.
     """
 
 

@@ -123,7 +123,7 @@ class IdempotentBackend(StagingBackend):
         """Put every row of the epoch durably, each only if `its version.replaces(the stored one)`. Runs in the driver.
 
         The store compares and puts in one atomic step, and never drops a stored version. Then the promise holds: a
-        second `apply` changes nothing, even at the same time in another process, or in one that was stalled for epochs.
+        second `apply` changes nothing, even at the same time in another process, or after a stall of many epochs.
         `version.rows(batches)` yields the rows with their versions; if you use whole batches, count the places yourself
         (`version.at`). `apply` opens its connection and closes it.
 
