@@ -191,7 +191,7 @@ class PostgresCommitter(SinkSession, Committer):
         txn = Txn.parse(participant.ref)
         if txn is None or not self._is_own(txn):
             return []
-        with self.using(f"look what {txn.id} holds up") as session:
+        with self.using(f"find the sessions that {txn.id} blocks") as session:
             return self.held_by(session, txn.id)
 
     def abort(self, undecided: Undecided) -> None:

@@ -313,9 +313,9 @@ def unjudged(
         if column.kind == "e" or column.base in ("json", "jsonb") or is_read_by_server(column):
             names.append(f"column {column.name}, {column.type}")
     if names:
-        message = f"table {table}: the server alone knows what these refuse: {', '.join(names)}"
+        message = f"table {table}: only the server can check these: {', '.join(names)}"
         fix = "filter such rows before this sink"
-        yield Finding("warning", f"{message}: such a row stops the job, and is not quarantined", fix)
+        yield Finding("warning", f"{message}: a row that they refuse stops the job, and is not quarantined", fix)
 
 
 def deferred_findings(connection: psycopg.Connection, table: Table, events: int = _INSERT) -> dict[str, Finding]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 
 from exactsink.bench.machine import machine_facts, version_of
 from exactsink.bench.measure import Measured, WayFigures
 from exactsink.bench.report.guide import Criterion, guide
-from exactsink.bench.report.model import Bar, Bars, Better, Cell, Grid, Report, Section
+from exactsink.bench.report.model import Bar, Bars, Cell, Grid, Report, Section
 from exactsink.bench.runs import MeasuredRun
 from exactsink.bench.timeline import PHASES, TimedEpoch, quantile
 
@@ -27,7 +27,7 @@ def report_of(measured: Measured, command: str) -> Report:
     """Return all figures of a bench."""
     sections = [*_guides(measured), _rates(measured), _readers(measured), _several(measured)]
     return Report(
-        "What each way to write costs",
+        "The cost of each way to write",
         datetime.now(timezone.utc),
         {**machine_facts(), "load average": round(os.getloadavg()[0], 2)},
         {package: version for package in _PACKAGES if (version := version_of(package))},
@@ -83,7 +83,7 @@ def _readers(measured: Measured) -> Section:
         f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from the start "
         "of their tasks to the sink's commit, by our events; the notes below the table name other objects that wait."
     )
-    return Section("What readers see", [prose], [table])
+    return Section("When readers see rows", [prose], [table])
 
 
 def _several(measured: Measured) -> Section | None:
@@ -131,13 +131,16 @@ def _guide(store: str, ways: Sequence[WayFigures]) -> Section:
         Criterion("rows seen soon", "ms to an epoch's last row", "less", seen, "epochs"),
     ]
     prose = [f"The ways to write to {store}, by medians. Overlapping rounds show no difference between two ways."]
-    charts = [_bars("Throughput", "rows/s", rates, "more"), _bars("CPU time", "us/row", cpu, "less")]
-    return Section(f"What to choose for {store}", prose, [guide(f"{store}: the best way", criteria)], charts)
+    table = guide(f"{store}: the best way", criteria)
+    charts = [_bars(one, str(row[2])) for one, row in zip(criteria[:2], table.rows, strict=False)]
+    return Section(f"Choose a way for {store}", prose, [table], charts)
 
 
-def _bars(title: str, unit: str, figures: Mapping[str, Sequence[float]], better: Better) -> Bars:
-    bars = [Bar(name, statistics.median(values), min(values), max(values)) for name, values in figures.items()]
-    return Bars(title, unit, bars, better)
+def _bars(one: Criterion, best: str) -> Bars:
+    bars = [Bar(name, statistics.median(values), min(values), max(values)) for name, values in one.figures.items()]
+    choice = "by the guarantee: the best ones do not differ" if "rounds overlap" in best else best
+    title, advice = one.name[0].upper() + one.name[1:], f"If you care for {one.name}, choose {choice}."
+    return Bars(title, one.unit, bars, one.better, advice)
 
 
 def _rate(run: MeasuredRun) -> float:

@@ -55,7 +55,7 @@ _HINTS = {
     1292: "check the column's type",
     1364: "give the column a default, or select it into this sink",
     1406: "check the column's length",
-    1452: "a row refers to one that does not exist: let this sink commit `after` the one that writes it",
+    1452: "a row refers to a row that does not exist: let this sink commit `after` the sink that writes that row",
     1665: "set binlog_format to MIXED or ROW",
 }
 _MODE = (

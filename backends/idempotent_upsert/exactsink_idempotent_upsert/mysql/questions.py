@@ -54,7 +54,7 @@ _SETTINGS = (
     ),
     (
         "@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog <> 1",
-        *("error", "sync_binlog is not 1: after a crash of the machine, the server undoes what its binary log lacks"),
+        *("error", "sync_binlog is not 1: a crash of the machine can undo committed rows"),
         "SET GLOBAL sync_binlog = 1;",
     ),
     (
@@ -230,7 +230,7 @@ class MysqlQuestions(SchemaQuestions):
             yield "DELETE", f"DELETE FROM {statements.name}"
         yield "UPDATE", f"{row}{statements.on_duplicate(names)}"
 
-    def _may(self, on: str, sent: Mapping[str, str], fix: str = "fix what that says") -> Iterator[Finding]:
+    def _may(self, on: str, sent: Mapping[str, str], fix: str = "remove the cause of this error") -> Iterator[Finding]:
         """Find the first right that is missing, or another refusal of the server, unless the table does not exist."""
         from pymysql.err import MySQLError
 

@@ -203,7 +203,7 @@ class PostgresQuestions(Questions):
                 yield Finding("warning", f"{message} that feeds it, and the epoch fails", fix)
             elif not key["own"] and table.deletes:
                 message = f"table {child} has foreign key {name} to {there}: a delete that it refuses {_STOPS}"
-                fix = f'delete from {child}, too; if a sink of this job does, set after = "..." (its name) on this one'
+                fix = f'also delete from {child}; if a sink of this job does, set after = "..." (its name) on this one'
                 yield Finding("warning", f"{message}, and nothing reports rows that a cascade deletes", fix)
             if not key["own"] and not table.guarded and (moved := sorted(changed & set(key["columns"]))):
                 columns = ", ".join(moved)

@@ -175,7 +175,7 @@ class SqliteQuestions(TableQuestions):
                 fix = f"leave {moved} out of `update_columns`"
                 yield Finding("warning", f"{message} change of {moved} neither stops nor cascades", fix)
             if table.deletes:
-                fix = f'delete from {child}, too; if a sink of this job does, set after = "..." here'
+                fix = f'also delete from {child}; if a sink of this job does, set after = "..." here'
                 yield Finding("warning", f"{message} delete neither stops nor cascades", fix)
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:
