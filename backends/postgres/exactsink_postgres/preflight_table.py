@@ -248,10 +248,10 @@ def _unfit(connection: psycopg.Connection, table: Table, role: str) -> Iterator[
         parts = [{"part": table.sql, "kind": "r"}]
     for part in parts:
         if part["kind"] == "f":
-            message = f"partition {part['part']} of table {table} is a foreign table: no commit here covers it"
+            message = f"partition {part['part']} of table {table} is a foreign table: a commit here does not cover it"
             yield Finding("error", message, f"ALTER TABLE {table.sql} DETACH PARTITION {part['part']};")
         else:
-            message = f"table {part['part']} is unlogged: a crash of the server empties it, decided rows and all"
+            message = f"table {part['part']} is unlogged: a crash of the server empties it, also of decided rows"
             yield Finding("error", message, f"ALTER TABLE {part['part']} SET LOGGED;")
 
 

@@ -33,7 +33,7 @@ _PASSING = {
     "another transaction has changed the row: exactsink tries again": (1020,),
     "free space on the server's disk": (1021, 1114),
     "free space on the server's disk, and read its log": (1180,),
-    "raise max_connections, or close some: the server has as many as it may": (1040,),
+    "raise max_connections, or close connections: none is free": (1040,),
     "start the server again: it is shutting down": (1053,),
     "check the network: the connection broke off": (1152, 1158, 1159, 1160, 1161),
     "see who holds locks on the table: SHOW ENGINE INNODB STATUS": (1205,),

@@ -64,8 +64,8 @@ class Version:
             return True
         if stored.lineage != self.lineage and stored.lineage not in self.succeeds:
             raise LineageError(
-                f"a row of epoch {self.epoch} meets one that another journal wrote",
-                why=f"that one's version is {stored}, this journal's lineage is {self.lineage}",
+                f"a row of epoch {self.epoch} has the key of a row that another journal wrote",
+                why=f"the stored row's version is {stored}, this journal's lineage is {self.lineage}",
                 next="restore the journal that the rows belong to, or let one job and sink alone own the keys",
             )
         return self.text > stored.text
