@@ -26,6 +26,7 @@ _CONTRACT = """\
 The interface that a plugin implements: `from exactsink.contract import ...`. The two easier roads are in
 `exactsink.toolkit.roads`, durable files and objects in `exactsink.toolkit.storage`. How the parts go together:
 [write a plugin](../how-to/write-a-plugin.md). A method without "abstract" has a default. Errors: [errors](errors.md).
+Words: [glossary](../explanation/glossary.md).
 """
 _KIT = """\
 # The conformance kit

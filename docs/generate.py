@@ -53,6 +53,7 @@ class that connects it to the [conformance kit](conformance-kit.md), and a test 
 In place of a real store, each backend uses an SQLite file. The first uses it as a store with transactions, the second
 as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page run
 two of the kit's scenarios on each. They need pytest, but no installation of the package.
+The [glossary](../explanation/glossary.md) defines the words.
 """
 _JSON = """\
 # JSON of the commands
@@ -93,14 +94,15 @@ $ exactsink status absent.toml --json 2> /dev/null
 | read its output, or prove it | [barrier](#barrier), [verify](#verify), [files list](#files-list), \
 [files read-list](#files-read-list) |
 | repair a job | [recover](#recover) (with [Settled](#settled)), [adopt](#adopt) |
-| look at its journal | [journal verify](#journal-verify), [journal export](#journal-export) |
+| look at its [journal](../explanation/glossary.md) | [journal verify](#journal-verify), \
+[journal export](#journal-export) |
 | see or test backends | [backends](#backends), [conformance](#conformance) |
 """
 _PYTHON = """\
 # Python
 
 `from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
-Calls raise exactsink's [errors](errors.md). Each call's text names them.
+Calls raise exactsink's [errors](errors.md). Each call's text names them. Words: [glossary](../explanation/glossary.md).
 """
 _KILLED = "ended the command at once, as a crash does. Nothing decided is lost."
 _AGAIN = "Run the same command again. It continues."

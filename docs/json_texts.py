@@ -105,7 +105,7 @@ Each of a sink's `epochs` has:
 | `decided_rows`, `found_rows` | the rows of the decision, and those in the target; `found_rows` is null if they \
 can't be counted |
 | `decided_digest` | the sum of the decided rows' hashes; a target does not keep one |
-| `why` | what was counted, or why nothing could be |
+| `why` | the rows that were counted, or the reason why none could be |
 
 ## indoubt list
 

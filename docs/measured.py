@@ -235,7 +235,7 @@ SHORT = {
     "faults_short": ("peer_faults", faults_short),
 }
 """Blocks that show a part of another block's file."""
-_ADVICE = ("What to choose", "Left out")
+_ADVICE = ("Choose a way", "Left out")
 _RESULTS: Mapping[Cell, str] = {"ahead": "faster", "behind": "slower", "no difference": "about as fast"}
 _FAULTS = {
     "decided, killed before the commit, and the broker's transaction timeout passes": "timeout",

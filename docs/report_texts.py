@@ -51,7 +51,8 @@ ERRORS = """\
 # Errors
 
 Import these errors from `exactsink.contract`. Each error has the texts `what`, `why` and `next` (the next command), and
-can be pickled. Choose the `except` clause by what you would do next:
+can be pickled. The [glossary](../explanation/glossary.md) defines their words. Choose the `except` clause by your next
+step:
 
 ```python file=caught.py
 from exactsink import Job
@@ -127,7 +128,8 @@ EVENT_FIELDS = """
 METRICS = """\
 # Metrics
 
-All exporters have these and no other metrics: [how to observe a job](../how-to/observe.md).
+All exporters have these and no other metrics: [how to observe a job](../how-to/observe.md). The
+[glossary](../explanation/glossary.md) defines their words.
 
 """
 PHASES = """

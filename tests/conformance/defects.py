@@ -20,8 +20,6 @@ from tests.conformance import defects_of_standings as standings
 from tests.conformance import defects_of_work as work
 from tests.conformance.reference_store import Defect, ReferenceTarget
 
-__all__ = ["OTHER_SABOTAGES", "SABOTAGES", "what"]
-
 
 class _Blind(Marker):
     def must_apply(self, stored: Marker | None) -> bool:

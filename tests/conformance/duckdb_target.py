@@ -19,8 +19,6 @@ from exactsink.testing import ConformanceTarget
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from exactsink_idempotent_upsert.generic import database as generic  # noqa: F401 - the same
 
-__all__ = ["DuckDBTarget"]
-
 
 class DuckDBTarget(ConformanceTarget):
     """A table whose rows count how often each was applied."""

@@ -44,17 +44,6 @@ from exactsink.contract import (
 )
 from exactsink.testing import ConformanceTarget
 
-__all__ = [
-    "Defect",
-    "ReferenceBackend",
-    "ReferenceCommitter",
-    "ReferenceOptions",
-    "ReferenceTarget",
-    "ReferenceWriter",
-    "NotingCommitter",
-    "transaction",
-]
-
 TABLES = """
     PRAGMA journal_mode = WAL;
     CREATE TABLE work (name TEXT PRIMARY KEY, state TEXT, ids TEXT);

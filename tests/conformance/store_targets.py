@@ -21,8 +21,6 @@ from exactsink_files.stores import Store
 from exactsink_files.votes import VotedFiles
 from exactsink_idempotent_upsert.conformance import StagedTarget
 
-__all__ = ["RenameTarget", "StagingOnS3", "StoreTarget"]
-
 
 @dataclass(frozen=True)
 class StoreTarget(ConformanceTarget):

@@ -11,8 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["KINDS", "Kind", "canonical"]
-
 _UTC = dt.timezone.utc
 
 

@@ -17,8 +17,6 @@ from sqlalchemy.pool import NullPool
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 
-__all__ = ["Place", "duckdb_place", "mariadb_place", "postgres_place", "sqlite_place"]
-
 Run = Callable[[str], Sequence[tuple[Any, ...]]]
 
 

@@ -29,8 +29,6 @@ from exactsink_idempotent_upsert.table import DELETED, GUARD
 from tests.differential.kinds import KINDS, canonical
 from tests.differential.places import Place
 
-__all__ = ["ENDS", "Play", "PlayError", "applied", "drawn", "play"]
-
 ENDS = ("equal", "refused by check", "refused by a task")
 Row = dict[str, Any]
 _EPOCHS, _ROWS = 3, 14

@@ -11,8 +11,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["SITE", "main"]
-
 SITE = "EXACTSINK_DOCS_SITE"
 """The variable that names the folder of what a page has installed."""
 

@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ROOT", "SERVERS", "Command", "Step", "commands", "pages", "shown", "steps", "steps_in"]
-
 ROOT = Path(__file__).parents[2]
 
 SERVERS = ("spark", "postgres", "kafka")

@@ -15,8 +15,6 @@ from tests.docs.installed import SITE
 from tests.docs.pages import ROOT, Command, Step, commands, shown
 from tests.e2e.processes import QUICK_JAVA
 
-__all__ = ["Reader"]
-
 _PATIENCE_SECONDS = 300
 _BORDER = "=====exactsink-docs====="
 

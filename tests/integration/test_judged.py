@@ -137,8 +137,8 @@ def test_check_names_what_is_not_judged_where_there_is_a_quarantine(conninfo: st
         found = [finding.message for finding in committer.check(schema, 2) if "not quarantined" in finding.message]
         committer.close()
         assert found == [
-            f"table public.c: the server alone knows what these refuse: {names}: such a row stops the job, and is not "
-            "quarantined"
+            f"table public.c: only the server can check these: {names}: a row that they refuse stops the job, and is "
+            "not quarantined"
             for names in said
         ]
 

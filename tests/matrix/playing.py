@@ -10,8 +10,6 @@ from xml.etree import ElementTree
 
 from tests.matrix.cells import ROOT
 
-__all__ = ["counted", "played", "tests"]
-
 _LONGEST = 5400  # seconds that a part may take on a busy machine
 
 

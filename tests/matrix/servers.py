@@ -28,8 +28,6 @@ from tests.servers.packages import unpacked
 from tests.servers.postgres import programs
 from tests.servers.s3 import MINIO, VERSITYGW
 
-__all__ = ["SERVERS", "Server"]
-
 RESULT = ROOT / "docs" / "figures" / "servers.json"
 _KIT, _KILLS = "tests/conformance/test_backends.py", "tests/e2e/test_kills.py"
 _KIT_ON_S3, _UPSERTS = "tests/conformance/test_s3.py", "tests/integration/upserts"

@@ -21,8 +21,6 @@ from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 
-__all__ = ["Azurite", "AzuriteServer", "own_azurite", "shared_azurite"]
-
 _VERSION = "3.37.0"
 _ACCOUNT, _KEY = "exactsink", base64.b64encode(b"exactsink-tests-only").decode()
 

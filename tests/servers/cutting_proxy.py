@@ -17,8 +17,6 @@ from pathlib import Path
 
 from tests.servers.postgres import PORT, Postgres
 
-__all__ = ["PostgresProxy", "Trap", "cutting_proxy"]
-
 _SOCKET = ".s.PGSQL.{}"
 _STATEMENT = (b"Q", b"P")  # the messages that hold a statement's text: simple query, parse
 _READY = b"Z"  # the server's last word on what it was asked

@@ -13,8 +13,6 @@ from tests.servers.mariadb import MariaDB, shared_mariadb
 from tests.servers.postgres import Postgres, shared_postgres
 from tests.servers.s3 import S3, bucket_on, shared_s3
 
-__all__ = ["bucket", "kafka", "mariadb", "newest_postgres", "postgres", "s3", "s3_runner"]
-
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:

@@ -12,8 +12,6 @@ import pytest
 
 from tests.servers.packages import unpacked
 
-__all__ = ["folding"]
-
 
 @contextmanager
 def folding(folder: Path) -> Iterator[Path]:

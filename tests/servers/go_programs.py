@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["GoProgram"]
-
 _OLDEST_GO = (1, 24)
 _BUILT_WITHIN = 540  # seconds: below pytest's own time limit
 

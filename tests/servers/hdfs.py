@@ -17,8 +17,6 @@ from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 
-__all__ = ["Hdfs", "HdfsServer", "own_hdfs", "shared_hdfs"]
-
 _JARS = JarSet("hadoop-minicluster-3.4.2", ("org.apache.hadoop:hadoop-minicluster:3.4.2",))
 _MAIN = """
 class Cluster {

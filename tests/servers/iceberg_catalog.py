@@ -15,8 +15,6 @@ from tests.servers.kafka_jars import JarSet, jars, java
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess
 
-__all__ = ["RestCatalog"]
-
 _ICEBERG = "org.apache.iceberg:iceberg-core:1.10.0"
 _SERVER = (
     "org.eclipse.jetty:jetty-servlet:11.0.26",

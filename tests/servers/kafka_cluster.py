@@ -12,8 +12,6 @@ from tests.servers.kafka_jars import BROKER, JarSet
 from tests.servers.ports import Ports
 from tests.servers.waiting import wait_until
 
-__all__ = ["COPIES", "KafkaCluster", "own_cluster"]
-
 COPIES = 3
 _SETTINGS = {
     "min.insync.replicas": "2",

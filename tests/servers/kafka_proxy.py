@@ -10,8 +10,6 @@ import time
 from collections import Counter
 from contextlib import suppress
 
-__all__ = ["FAULTS", "KafkaProxy"]
-
 _PRODUCE = 0
 FAULTS = ("lost", "before", "late", "slow")
 """The broker does the work, and its answer is lost; it never gets the request; it gets the request after the client has

@@ -21,8 +21,6 @@ from tests.servers.certificates import make_authority, make_certificate
 from tests.servers.kafka import KafkaServer
 from tests.servers.waiting import wait_until
 
-__all__ = ["PASSWORDS", "SecureKafka", "secure_kafka"]
-
 PASSWORDS: Mapping[str, str] = {"writer": "s3cr3t-Pa55", "reader": "an0ther-Pa55"}  # both by SCRAM and by PLAIN
 _LISTENER = "SECURE"
 _MODULES = "org.apache.kafka.common.security"

@@ -13,8 +13,6 @@ from kafka.admin import KafkaAdminClient
 
 from tests.servers.waiting import wait_until
 
-__all__ = ["Kafka", "Record"]
-
 _ANSWER = 30  # seconds for one call, of a broker that is up
 _DECIDED = ["PrepareCommit", "PrepareAbort"]  # answered so, and not yet marked in the partitions
 

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from tests.servers.waiting import wait_until
 
-__all__ = ["keep", "shared"]
-
 _BUILT_WITHIN = 560  # seconds: a server's program may be fetched or built first; below pytest's own time limit
 
 

@@ -23,8 +23,6 @@ from tests.servers.keeper import keep, shared
 from tests.servers.process import ServerProcess, owned
 from tests.servers.releases import unpacked_release
 
-__all__ = ["MariaDB", "MariaDBServer", "own_mariadb", "program", "shared_mariadb"]
-
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends mariadb-server-core mariadb-client-core"
 RELEASE = os.environ.get("EXACTSINK_TESTS_MARIADB") or ""
 SETTINGS = {"innodb-buffer-pool-size": "64M", "innodb-log-file-size": "32M", "max-connections": "200"}

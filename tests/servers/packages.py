@@ -8,8 +8,6 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["unpacked"]
-
 
 def unpacked(*packages: str) -> Path:
     """Return a folder with these packages' files. They are fetched once, even if several processes come at once."""

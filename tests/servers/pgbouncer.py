@@ -15,8 +15,6 @@ from tests.servers.packages import unpacked
 from tests.servers.postgres import Postgres, server_user
 from tests.servers.process import ServerProcess, owned
 
-__all__ = ["PgBouncer", "own_pgbouncer"]
-
 PORT = "6432"
 SETTINGS = {"max_client_conn": "500", "default_pool_size": "30", "server_idle_timeout": "1", "admin_users": "postgres"}
 

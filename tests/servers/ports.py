@@ -7,8 +7,6 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-__all__ = ["Ports"]
-
 _LOWEST, _HIGHEST = 20_000, 32_000
 _TRIES = 200
 

@@ -15,8 +15,6 @@ from exactsink.testing.processes import wait_gone
 from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.waiting import wait_until
 
-__all__ = ["Pair", "fail_over", "halt"]
-
 
 class Pair(Postgres):
     """Two places with a server each. A client finds the primary in either place."""

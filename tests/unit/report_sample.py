@@ -37,11 +37,12 @@ SAMPLE = Report(
                     "rows/s",
                     [Bar("files", 426123.5, 41e4, 937e3), Bar(_LONG, 67000.0, 65e3, 68e3), Bar(EVIL, 5.0, 4.5, 6.0)],
                     "more",
+                    "Choose files. " + EVIL,
                 )
             ],
         ),
         Section(
-            "What to choose",
+            "Choose a way",
             tables=[
                 guide(EVIL, [Criterion("throughput", "rows/s", "more", {"files": [426123.5], _LONG: [67e3], EVIL: []})])
             ],

@@ -165,12 +165,14 @@ def test_choices_whose_rounds_overlap_do_not_differ() -> None:
 def test_only_ways_of_one_store_are_compared() -> None:
     ways = [_way("files", "parquet", 100), _way("files", "json", 200), _way("idempotent_upsert", "staged", 300)]
     report = report_of(Measured(Rows(Path(), 2, 10, "", "made"), ways, {}, {}), "exactsink bench")
-    guides = [section for section in report.sections if section.title.startswith("What to choose")]
-    assert [section.title for section in guides] == ["What to choose for files"]
+    guides = [section for section in report.sections if section.title.startswith("Choose a way")]
+    assert [section.title for section in guides] == ["Choose a way for files"]
     assert guides[0].tables[0].rows[0] == [
         "throughput", "rows/s", "files json (200)", "files parquet (100): 50 % less than the best",
     ]  # fmt: skip
     assert [[bar.label for bar in chart.bars] for chart in guides[0].charts] == [["files parquet", "files json"]] * 2
+    advice = [chart.advice.partition(", choose ")[2].partition(":")[0] for chart in guides[0].charts]
+    assert advice == ["files json (200).", "by the guarantee"]  # the rounds of CPU time overlap
 
 
 def _way(kind: str, name: str, rate: float) -> WayFigures:

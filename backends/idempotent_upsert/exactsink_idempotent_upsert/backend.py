@@ -69,8 +69,7 @@ class UpsertBackend(StagedBackend):
         if options.update_columns is not None and folded not in map(ascii_lower, options.update_columns):
             raise ConfigError(
                 f"table {options.table}: `update_columns` lacks epoch_column {name}",
-                why="a row would keep the number of the epoch that wrote it first, and changes of later ones would pass"
-                " for that one's",
+                why="a row would keep the number of the epoch that inserted it, although a later epoch changed the row",
                 next=f'add "{name}" to `update_columns`',
             )
 
@@ -103,7 +102,7 @@ class UpsertBackend(StagedBackend):
         if problem is not None:
             raise Fatal(
                 f"table {options.table}: a row can't be stored: {problem}",
-                why="the database could not take it after the decision, when it is too late to refuse",
+                why="the database would refuse it after the decision, when it is too late",
                 next="cast the column, or filter such rows, before this sink",
             )
         for key in options.keys:

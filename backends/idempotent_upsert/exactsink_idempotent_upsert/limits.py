@@ -215,7 +215,7 @@ def check_limits(table: str, limits: Mapping[str, Limit], batch: pa.RecordBatch)
     """Raise Fatal for a row that the table's columns do not take."""
     whole = limits.get("")
     if whole is not None and whole.bytes is not None and (longest := _longest_row(batch)) > whole.bytes:
-        what = f"table {table}: a statement takes rows of {whole.bytes} bytes, and one has {longest}"
+        what = f"table {table}: a row has {longest} bytes, and a statement takes {whole.bytes}"
         raise Fatal(what, why="the server would refuse it after the decision", next="raise max_allowed_packet")
     stays = pc.invert(batch.column(DELETED)) if DELETED in batch.schema.names else None
     for name in filter(limits.__contains__, batch.schema.names):

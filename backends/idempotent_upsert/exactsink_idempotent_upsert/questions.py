@@ -97,13 +97,13 @@ def named_findings(table: Table, schema: pa.Schema) -> Iterator[Finding]:
 def forgotten(table: Table) -> Iterator[Finding]:
     """Find that a row which is deleted takes its version along."""
     if table.version is not None and table.deletes:
-        message = "`delete_when` deletes a row with its version, so an older row that comes later goes in as new"
+        message = "`delete_when` deletes a row with its version, so an older row that comes later is inserted"
         yield Finding("warning", message, "keep deleted rows, with a column that says so, if older rows may come later")
 
 
 def unordered(version: str, altered: str = "") -> Finding:
     """Find that a table has an order of its own for a text; `altered` is the statement that gives it the rows' one."""
-    message = f"`version` names {version}, a text, which the table compares otherwise than by its bytes"
+    message = f"`version` names {version}, a text that the table does not compare by its bytes"
     fix = f"{altered and altered + ' or '}cast {version} to a number or a timestamp in the transform"
     return Finding("error", message, fix)
 
@@ -250,7 +250,7 @@ class SchemaQuestions(TableQuestions):
         for name, child, columns in self.children():
             message = f"FOREIGN KEY {name} of table {child} to {table.name} may refuse"
             if table.deletes:
-                yield self.late(f"{message} a delete", f"delete from {child} first, as a cascade goes unseen")
+                yield self.late(f"{message} a delete", f"delete from {child} first: exactsink sees no cascade")
             if moved := sorted({one.lower() for one in changed} & {one.lower() for one in columns}):
                 fix = f"leave {', '.join(moved)} out of update_columns"
                 yield self.late(f"{message} a change of {', '.join(moved)}", fix)

@@ -272,7 +272,7 @@ class DirectCommitter(MarkerCommitter):
                 session.votes.forget(refs)
 
     def blocks(self, participant: InDoubt) -> Sequence[str]:
-        with self._database.explained(f"look what {participant.ref} holds up"):
+        with self._database.explained(f"find the sessions that {participant.ref} blocks"):
             return self._database.blocks(participant.ref)
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:

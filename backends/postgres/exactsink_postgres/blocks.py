@@ -52,7 +52,7 @@ def _sentences(session: Session, whose: dict[str, Any]) -> Iterator[str]:
             f"for {age:.0f} s, and {behind:,} transactions old{late if behind > freeze else ''}"
         )
         if taken >= slots * _FULL:
-            yield f"it takes one of the server's {slots} slots (max_prepared_transactions), of which {taken} are taken"
+            yield f"it takes a slot for prepared transactions: {taken} of {slots} are taken (max_prepared_transactions)"
     if whose["pid"] is not None:
         yield f"session {whose['pid']} still writes for it: its rows are in no vote"
     for table, mode in session.execute(_TABLES.encode(), whose).fetchall():

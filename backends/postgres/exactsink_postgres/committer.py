@@ -191,12 +191,12 @@ class PostgresCommitter(SinkSession, Committer):
         txn = Txn.parse(participant.ref)
         if txn is None or not self._is_own(txn):
             return []
-        with self.using(f"look what {txn.id} holds up") as session:
+        with self.using(f"find the sessions that {txn.id} blocks") as session:
             return self.held_by(session, txn.id)
 
     def abort(self, undecided: Undecided) -> None:
         refs = [participant.ref for participant in undecided]
-        with self.using(f"roll back {len(refs)} undecided participants", "they are undecided, and stay so") as session:
+        with self.using(f"roll back {len(refs)} undecided participants", "they stay undecided") as session:
             self.roll_back(session, refs)
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
@@ -252,7 +252,7 @@ class PostgresCommitter(SinkSession, Committer):
         if done and stands is not None and stands.lineage == self.ctx.lineage:
             return True
         if done or stands != seen:
-            what = f"sink {self.ctx.sink}: the mark is not the one that epoch {epoch} follows"
+            what = f"sink {self.ctx.sink}: the mark is not that of the epoch before {epoch}"
             raise Retryable(what, why=f"it was {seen}, and is {stands}; nothing was applied", next=AGAIN)
         return False
 

@@ -54,7 +54,7 @@ def targets() -> Mapping[str, ConformanceTarget]:
         ) from None
     if row is None or not row[0] or row[1] < _SLOTS:
         why = f"the role may make no databases, or max_prepared_transactions is below {_SLOTS}"
-        raise ConfigError("this PostgreSQL server is of no use for the kit", why=why, next=_A_SERVER)
+        raise ConfigError("the kit can't use this PostgreSQL server", why=why, next=_A_SERVER)
     return targets_on("")
 
 

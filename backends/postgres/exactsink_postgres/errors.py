@@ -33,7 +33,7 @@ _FIXES = {
 }
 _LIMITS = {
     "max_prepared_transactions": "at least twice max_participants of all jobs",
-    "max_locks_per_transaction": "twice what it is; tables with many partitions and indexes take most",
+    "max_locks_per_transaction": "twice its present value; tables with many partitions and indexes take most",
 }
 """A new value for the limit that the server names, in a hint in any language, when it is out of memory for it."""
 
@@ -113,7 +113,7 @@ def ours(error: psycopg.Error, doing: str, safe: str = "", advice: str = "") -> 
     may_pass, fix = _outlook(error, state)
     if may_pass:
         return Retryable(what, why=why, next=advice or fix or f"check that the server is up, then {AGAIN}")
-    return Fatal(what, why=why, next=advice or fix or f"fix what the server names, then {AGAIN}")
+    return Fatal(what, why=why, next=advice or fix or f"fix the error that the server names, then {AGAIN}")
 
 
 def _outlook(error: psycopg.Error, state: str) -> tuple[bool, str]:

@@ -248,10 +248,10 @@ def _unfit(connection: psycopg.Connection, table: Table, role: str) -> Iterator[
         parts = [{"part": table.sql, "kind": "r"}]
     for part in parts:
         if part["kind"] == "f":
-            message = f"partition {part['part']} of table {table} is a foreign table: no commit here covers it"
+            message = f"partition {part['part']} of table {table} is a foreign table: a commit here does not cover it"
             yield Finding("error", message, f"ALTER TABLE {table.sql} DETACH PARTITION {part['part']};")
         else:
-            message = f"table {part['part']} is unlogged: a crash of the server empties it, decided rows and all"
+            message = f"table {part['part']} is unlogged: a crash of the server empties it, also of decided rows"
             yield Finding("error", message, f"ALTER TABLE {part['part']} SET LOGGED;")
 
 
@@ -313,9 +313,9 @@ def unjudged(
         if column.kind == "e" or column.base in ("json", "jsonb") or is_read_by_server(column):
             names.append(f"column {column.name}, {column.type}")
     if names:
-        message = f"table {table}: the server alone knows what these refuse: {', '.join(names)}"
+        message = f"table {table}: only the server can check these: {', '.join(names)}"
         fix = "filter such rows before this sink"
-        yield Finding("warning", f"{message}: such a row stops the job, and is not quarantined", fix)
+        yield Finding("warning", f"{message}: a row that they refuse stops the job, and is not quarantined", fix)
 
 
 def deferred_findings(connection: psycopg.Connection, table: Table, events: int = _INSERT) -> dict[str, Finding]:

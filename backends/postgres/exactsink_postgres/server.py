@@ -104,7 +104,7 @@ class Session(psycopg.Connection):
             self.alone(self._settings("false"))
         elif dropped := self._dropped():
             raise Fatal(
-                f"the pooler drops what conninfo sets for the session: {', '.join(dropped)}",
+                f"the pooler drops these settings of conninfo: {', '.join(dropped)}",
                 why="its ignore_startup_parameters has them, so the server never sees them",
                 next=_POOLED_OPTIONS,
             )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 
 from exactsink.bench.machine import machine_facts, version_of
 from exactsink.bench.measure import Measured, WayFigures
 from exactsink.bench.report.guide import Criterion, guide
-from exactsink.bench.report.model import Bar, Bars, Better, Cell, Grid, Report, Section
+from exactsink.bench.report.model import Bar, Bars, Cell, Grid, Report, Section
 from exactsink.bench.runs import MeasuredRun
 from exactsink.bench.timeline import PHASES, TimedEpoch, quantile
 
@@ -27,7 +27,7 @@ def report_of(measured: Measured, command: str) -> Report:
     """Return all figures of a bench."""
     sections = [*_guides(measured), _rates(measured), _readers(measured), _several(measured)]
     return Report(
-        "What each way to write costs",
+        "The cost of each way to write",
         datetime.now(timezone.utc),
         {**machine_facts(), "load average": round(os.getloadavg()[0], 2)},
         {package: version for package in _PACKAGES if (version := version_of(package))},
@@ -47,8 +47,8 @@ def _rates(measured: Measured) -> Section:
     count = measured.rows
     prose = (
         f"{count.epochs - 1} epochs of {count.an_epoch:,} rows, after one to warm up. Rows: {count.about}. A reader "
-        "counted the rows after each run: they are the decided ones. CPU time is that of all own processes (driver, "
-        "JVM, Python workers); a server's own is not in it."
+        "counted the rows after each run: they are the decided ones. CPU time is that of the driver, its JVM and its "
+        "Python workers, without servers."
     )
     columns = ("way", "guarantee", "rows/s", "CPU us/row", "ms an epoch", "bytes/row in the target")
     uncounted = "Requests per row have no column, because none of these clients counts its requests."
@@ -61,7 +61,7 @@ def _rates(measured: Measured) -> Section:
 
 def _readers(measured: Measured) -> Section:
     rows: list[Sequence[Cell]] = []
-    notes = ["Measured in a run of its own, beside a reader that looks all the time."]
+    notes = ["Measured in a separate run, while a reader queries all the time."]
     for one in measured.ways:
         first, last = ([view[place] * 1000 for view in one.views] for place in (0, 1))
         sink = next(iter(one.watched.measured[0].commits))
@@ -75,15 +75,15 @@ def _readers(measured: Measured) -> Section:
         elif one.way.target.holds:
             notes.append(f"{one.way.name} holds: {one.way.target.holds}")
         else:
-            notes.append(f"{one.way.name} holds nothing else: its rows wait aside")
+            notes.append(f"{one.way.name} holds nothing else: its rows wait in staging")
     seen_at = [f"{row} row, {part}, ms" for row in ("first", "last") for part in ("p50", "p99")]
     table = Grid("From the start of an epoch", ("way", *seen_at, "rows held, p50, ms"), rows, notes)
     epochs = measured.rows.epochs - 1
     prose = (
-        f"When a reader saw the first and the last row of each of {epochs} epochs. Rows are held from the start "
-        "of their tasks to the sink's commit, by our events; the notes below the table name other objects that wait."
+        f"When a reader saw the first and the last row of each of {epochs} epochs. A sink holds rows from the start of "
+        "their tasks to its commit, by exactsink's events. The notes below the table name other objects that wait."
     )
-    return Section("What readers see", [prose], [table])
+    return Section("When readers see rows", [prose], [table])
 
 
 def _several(measured: Measured) -> Section | None:
@@ -99,8 +99,8 @@ def _several(measured: Measured) -> Section | None:
         rows.append([name, statistics.median(map(_rate, runs)), cpu, cpu / base, *differ])
     columns = ("sinks", "rows read/s", "CPU us/row read", "times the first", "differ p50, ms", "differ at most, ms")
     prose = (
-        "Sinks of one job share one pass over its rows. They are decided at one moment and committed side by side: "
-        "in between, for as long as they differ, one shows an epoch and another does not yet."
+        "The sinks of a job share one pass over its rows. One decision covers them, and they commit in parallel: "
+        "while they differ, one sink shows an epoch, and another one does not yet."
     )
     table = Grid("One job with several sinks, medians of the rounds", columns, rows)
     return Section("More than one sink", [prose], [table])
@@ -131,13 +131,16 @@ def _guide(store: str, ways: Sequence[WayFigures]) -> Section:
         Criterion("rows seen soon", "ms to an epoch's last row", "less", seen, "epochs"),
     ]
     prose = [f"The ways to write to {store}, by medians. Overlapping rounds show no difference between two ways."]
-    charts = [_bars("Throughput", "rows/s", rates, "more"), _bars("CPU time", "us/row", cpu, "less")]
-    return Section(f"What to choose for {store}", prose, [guide(f"{store}: the best way", criteria)], charts)
+    table = guide(f"{store}: the best way", criteria)
+    charts = [_bars(one, str(row[2])) for one, row in zip(criteria[:2], table.rows, strict=False)]
+    return Section(f"Choose a way for {store}", prose, [table], charts)
 
 
-def _bars(title: str, unit: str, figures: Mapping[str, Sequence[float]], better: Better) -> Bars:
-    bars = [Bar(name, statistics.median(values), min(values), max(values)) for name, values in figures.items()]
-    return Bars(title, unit, bars, better)
+def _bars(one: Criterion, best: str) -> Bars:
+    bars = [Bar(name, statistics.median(values), min(values), max(values)) for name, values in one.figures.items()]
+    choice = "by the guarantee: the best ones do not differ" if "rounds overlap" in best else best
+    title, advice = one.name[0].upper() + one.name[1:], f"If you care for {one.name}, choose {choice}."
+    return Bars(title, one.unit, bars, one.better, advice)
 
 
 def _rate(run: MeasuredRun) -> float:

@@ -56,14 +56,14 @@ def make_rows(base: Base, spark: SparkSession, rows: int, epochs: int) -> Rows:
     folder = base.folder / "source"
     if base.own_rows:
         _write(_made(rows * epochs), folder, rows, epochs)
-        about = "made: a number, a short text and one of about 100 characters, no two numbers alike"
+        about = "made: a unique number, a short text, and a text of about 100 characters"
         return Rows(folder, epochs, rows, _MADE, about)
     schema, table = _taken(base.config, spark, base.folder / "taken", rows * epochs)
     an_epoch = min(rows, table.num_rows // epochs)
     if an_epoch < FILES:
         raise ConfigError(
             f"the job's source gave {table.num_rows} rows, too few for {epochs} epochs",
-            why="a bench takes the rows that are there at its start, and one epoch more to warm up",
+            why="a bench takes the rows that exist at its start, and needs one more epoch to warm up",
             next="add rows to the source, or choose fewer --epochs",
         )
     _write(table, folder, an_epoch, epochs)

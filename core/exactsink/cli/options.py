@@ -42,7 +42,7 @@ job_file = click.argument("job", metavar="JOB.toml", type=click.Path(dir_okay=Fa
 run_name = click.option("--run", metavar="NAME", help="Name of a batch run; without it, the job's stream.")
 take_over = click.option("--take-over", is_flag=True, help="Act even if a driver seems alive; that driver then stops.")
 reason = click.option("--reason", default="", metavar="TEXT", help="Why you do it; the journal keeps the text.")
-dry_run = click.option("--dry-run", is_flag=True, help="Print the effects, and change nothing.")
+dry_run = click.option("--dry-run", is_flag=True, help="Only print the effects, even with --yes.")
 number = partial(click.option, metavar="N", show_default=True)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 

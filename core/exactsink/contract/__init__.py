@@ -1,8 +1,8 @@
 """The contract, version 1: the interface that a plugin implements, and the values that it is given.
 
 It has the values that travel between driver, executors and journal, the errors, the interface of a backend, and the
-hooks that announce a plugin. A plugin imports from here, from `exactsink.toolkit.roads` (two easier roads to a
-backend), from `exactsink.toolkit.storage` (durable files and objects), and from the rest of the toolkit.
+hooks that announce a plugin. A plugin imports from here and from three modules of the toolkit: `roads` (two easier
+roads to a backend), `storage` (durable files and objects) and `local_paths`. The others may change in any release.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -235,7 +235,7 @@ class Committer(ABC):
     def mark(self) -> Mark | None:
         """Return this sink's mark in its target, None if it has no mark. Called if `traits.marks` is true.
 
-        It reads what the target itself holds, in the session that `commit` uses next. If that session is lost, `commit`
+        It reads the target itself, in the session that `commit` uses next. If that session is lost, `commit`
         raises Retryable before it does anything, so that the mark is read again. Every committed participant is in the
         mark: either its commit and its part of the mark are one atomic step, or the mark is written first.
         """

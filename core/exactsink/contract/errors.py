@@ -122,7 +122,7 @@ class ConfigError(ExactsinkError):
 class Refused(ExactsinkError):
     """The job was not started, or the epoch not written, because exactsink could not have kept its promise.
 
-    Do what the message says, then start again.
+    Follow the message's next step, then start again.
     """
 
     exit_code = 5

@@ -163,8 +163,8 @@ Standing = Prepared | AlreadyCommitted | Lost | Unknown
 class Audit:
     """The number of rows that a target holds of one epoch now, None if it is unknown.
 
-    `why` says what was counted, what is missing, or why the rows can't be counted. `at_most` is true if later epochs
-    overwrite rows: then a number below the decided one proves nothing.
+    `why` names the rows that were counted or are missing, or the reason why they can't be counted. `at_most` is true
+    if later epochs overwrite rows: then a number below the decided one proves nothing.
     """
 
     rows: int | None
@@ -313,8 +313,8 @@ class JobContext:
 class Undecided:
     """The listed participants that are proven undecided, and so may be aborted.
 
-    Only the journal builds it (`exactsink.protocol.journal.log`), from the records that prove it. There is no other way
-    to roll back a pre-committed participant.
+    Only the journal builds it (`exactsink.protocol.journal.log`), from the records that prove it. A pre-committed
+    participant can be rolled back in no other way.
     """
 
     __slots__ = ("_participants",)
@@ -338,9 +338,9 @@ class BackendSpec:
     `install` is the command that installs its dependencies; `drivers` are the modules that it installs, and `exactsink
     backends` imports them. `contract` is the version of the contract that the backend was written for. `strategies`
     describes each strategy in a line. `conformance` is the "module:function" that returns the targets on which the
-    conformance kit can try the backend (see `exactsink.testing`). `bench` is the one that returns the targets of
-    `exactsink bench` (see `exactsink.bench.target`). `commands` is the one that takes an `OpenJob` and returns a group
-    of commands, `exactsink NAME ...`. Each of these three is empty if the backend has none.
+    conformance kit can try the backend (see `exactsink.testing`). `bench` names the function that returns the
+    targets of `exactsink bench` (see `exactsink.bench.target`). `commands` names the function that takes an `OpenJob`
+    and returns a group of commands, `exactsink NAME ...`. Each of these three is empty if the backend has none.
     """
 
     name: str

@@ -63,7 +63,7 @@ _EVENTS = {
     ),
     "in_doubt": ("participants that a sink's store still holds after a sweep", "sink participants oldest_age_seconds"),
     "swept": ("undecided participants were aborted", "sink participants"),
-    "written": ("rows that a sink's writers got, reported at the vote; `bytes` as in Arrow's memory", "sink rows bytes"),
+    "written": ("rows that a sink's writers got, reported at the vote; bytes as in Arrow's memory", "sink rows bytes"),
     "deadline": ("seconds until a sink's earliest deadline, reported at the vote", "sink seconds"),
     "deadline_near": ("half of the time for which the store keeps prepared work (`of`) has passed", "sink seconds of"),
     "commit_retried": ("a commit failed and is tried again", "sink attempt error"),

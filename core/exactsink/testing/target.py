@@ -44,7 +44,7 @@ class ConformanceTarget(ABC):
 
     @abstractmethod
     def applied(self, folder: Path) -> Counter[int]:
-        """Count how often each id was applied to the target, as its readers see it. Empty if there is no target.
+        """Count how often each id was applied to the target, as its readers see it. Empty if the target does not exist.
 
         Count every application, not only the last write; a trigger can log each change of a table. Called at any
         moment, even while a driver is stopped before a decision or inside a commit.

@@ -93,7 +93,7 @@ def test_staged_rows_are_not_applied_on_a_mark_that_has_changed_since_it_was_rea
     with sink.committer() as committer:
         committer.mark()
         sink.run("INSERT INTO exactsink_epochs VALUES ('orders', 'out', 1, '', 'l1', 'aa')")
-        with pytest.raises(Retryable, match="the mark is not the one that epoch 2 follows"):
+        with pytest.raises(Retryable, match="the mark is not that of the epoch before 2"):
             committer.commit(2, votes)
         committer.mark()
         assert kinds(committer.commit(2, votes)) == ["Committed"]

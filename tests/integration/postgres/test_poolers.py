@@ -150,5 +150,5 @@ def test_what_a_pooler_can_not_do_is_refused_with_what_can(postgres: Postgres, b
         )
         with with_options.committer() as driver:
             for _ in range(2):
-                with pytest.raises(Fatal, match="the pooler drops what conninfo sets for the session: work_mem"):
+                with pytest.raises(Fatal, match="the pooler drops these settings of conninfo: work_mem"):
                     driver.mark()

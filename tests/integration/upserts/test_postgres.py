@@ -284,7 +284,7 @@ def test_check_names_the_other_table_of_a_foreign_key(sink: Sink) -> None:
     child = [finding for finding in staged if "lines has foreign key lines_k_fkey" in finding.message]
     assert [finding.fix.partition(" on this")[0] for finding in parent + child] == [
         f'if another sink of this job feeds {sink.schema}.kinds, set after = "..." (its name)',
-        f'delete from {sink.schema}.lines, too; if a sink of this job does, set after = "..." (its name)',
+        f'also delete from {sink.schema}.lines; if a sink of this job does, set after = "..." (its name)',
     ]
     direct = [finding.message for finding in _found(sink, "warning", strategy="direct")]
     assert [f"foreign key t_v_fkey to {sink.schema}.kinds" in message for message in direct].count(True) == 1

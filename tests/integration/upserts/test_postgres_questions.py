@@ -141,7 +141,7 @@ _KEEP = {"update_columns": ("n",)}
 _TRIGGER = """CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
     CREATE TRIGGER fires {} ON t {} EXECUTE FUNCTION f()"""
 _LATE = "warning: .* trigger fires is checked only when"
-_RULE = "error: .* rule r: the server takes no upsert"
+_RULE = "error: .* rule r: the server refuses upserts"
 _CHILD = "ALTER TABLE t ADD UNIQUE (n); CREATE TABLE c (n bigint REFERENCES t (n))"
 _FINDINGS: list[tuple[str, dict[str, Any], str, bool]] = [
     (_TRIGGER.format("BEFORE UPDATE", "FOR EACH ROW"), {}, _LATE, True),
@@ -167,7 +167,7 @@ _FINDINGS: list[tuple[str, dict[str, Any], str, bool]] = [
     (_CHILD, {"update_columns": ("v",)}, "warning: .* to .*:", False),
     ("ALTER TABLE t DROP CONSTRAINT t_pkey", {}, "error: .* has no unique index over exactly the keys k", True),
     ("ALTER TABLE t ADD UNIQUE (v)", {}, "warning: .* unique index t_v_key is checked only when a decided", True),
-    ("", {"set": {"n": "t.n + excluded.nn"}}, "error: .* does not take `set`: column excluded.nn does not exist", True),
+    ("", {"set": {"n": "t.n + excluded.nn"}}, "error: .* refuses `set`: column excluded.nn does not exist", True),
     ("", {"set": {"n": "t.n + excluded.n"}}, "error", False),
     ('ALTER TABLE t ALTER v TYPE text COLLATE "en-x-icu"', {"version": "v"}, "error: `version` names v, a text", True),
     ('ALTER TABLE t ALTER v TYPE text COLLATE "POSIX"', {"version": "v"}, "error", False),

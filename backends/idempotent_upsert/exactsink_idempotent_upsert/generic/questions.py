@@ -127,7 +127,7 @@ class GenericQuestions(SchemaQuestions):
             EpochRows(self._connection, self._table, schema, rest).apply()
         except sa.exc.DBAPIError as error:
             said = " ".join(str(error.orig).split())
-            yield Finding("error", f"table {self._table.name} can't be upserted into: {said}", "fix what that says")
+            yield Finding("error", f"table {self._table.name} refuses upserts: {said}", "remove the cause of it")
         self._connection.rollback()
 
     def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:

@@ -33,7 +33,7 @@ _PASSING = {
     "another transaction has changed the row: exactsink tries again": (1020,),
     "free space on the server's disk": (1021, 1114),
     "free space on the server's disk, and read its log": (1180,),
-    "raise max_connections, or close some: the server has as many as it may": (1040,),
+    "raise max_connections, or close connections: none is free": (1040,),
     "start the server again: it is shutting down": (1053,),
     "check the network: the connection broke off": (1152, 1158, 1159, 1160, 1161),
     "see who holds locks on the table: SHOW ENGINE INNODB STATUS": (1205,),
@@ -55,7 +55,7 @@ _HINTS = {
     1292: "check the column's type",
     1364: "give the column a default, or select it into this sink",
     1406: "check the column's length",
-    1452: "a row refers to one that does not exist: let this sink commit `after` the one that writes it",
+    1452: "a row refers to a row that does not exist: let this sink commit `after` the sink that writes that row",
     1665: "set binlog_format to MIXED or ROW",
 }
 _MODE = (

@@ -54,7 +54,7 @@ _SETTINGS = (
     ),
     (
         "@@GLOBAL.log_bin AND @@GLOBAL.sync_binlog <> 1",
-        *("error", "sync_binlog is not 1: after a crash of the machine, the server undoes what its binary log lacks"),
+        *("error", "sync_binlog is not 1: a crash of the machine can undo committed rows"),
         "SET GLOBAL sync_binlog = 1;",
     ),
     (
@@ -98,7 +98,7 @@ class MysqlQuestions(SchemaQuestions):
             in_order(dict(self._table.expressions))
         except CycleError as error:
             read = ", ".join(sorted(set(error.args[1])))
-            message = f"`set` reads {read} in a circle: one would see the value that the other has set"
+            message = f"`set` reads {read} in a circle: each would read the value that the other has set"
             yield Finding("error", message, "let none of them read a column that another one sets")
 
     def absent(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -170,11 +170,11 @@ class MysqlQuestions(SchemaQuestions):
             return "error", f"{of}it would be cut, rounded or refused", widened
         if name in (*self._table.keys, self._table.version) and _is_odd(column, is_text):
             role = "a key" if name in self._table.keys else "`version`"
-            return "error", f"{of}as {role} it is compared otherwise than the rows are", widened
+            return "error", f"{of}as {role} it has another order than the rows", widened
         if name == self._table.version and is_text and not _is_in_order(column):
             exact = f"VARCHAR({column.characters or 255}) COLLATE {self._catalog.exact_collation}"
             fix = f"{self._altered(column, exact)} or cast {name} to a number or a timestamp in the transform"
-            return "error", f" {column.collation or ''}, and as `version` compared otherwise than by its bytes", fix
+            return "error", f" {column.collation or ''}, and a `version` must be compared by its bytes", fix
         if column.kind in ("char", "binary") and not pa.types.is_fixed_size_binary(field.type):
             fix = self._altered(column, f"VAR{column.declared.upper()}")
             return "warning", ", which changes the ends of values (pads them, or drops spaces)", fix
@@ -230,7 +230,7 @@ class MysqlQuestions(SchemaQuestions):
             yield "DELETE", f"DELETE FROM {statements.name}"
         yield "UPDATE", f"{row}{statements.on_duplicate(names)}"
 
-    def _may(self, on: str, sent: Mapping[str, str], fix: str = "fix what that says") -> Iterator[Finding]:
+    def _may(self, on: str, sent: Mapping[str, str], fix: str = "remove the cause of this error") -> Iterator[Finding]:
         """Find the first right that is missing, or another refusal of the server, unless the table does not exist."""
         from pymysql.err import MySQLError
 
@@ -247,7 +247,7 @@ class MysqlQuestions(SchemaQuestions):
                     yield Finding("error", f"the server refuses a statement of the commit: {said}", grant)
                     return
                 if code != _NO_TABLE:
-                    yield Finding("error", f"the server does not take a statement of an epoch: {said}", fix)
+                    yield Finding("error", f"the server refuses a statement of an epoch: {said}", fix)
                     return
 
     def durability(self, schema: pa.Schema | None) -> Iterator[Finding]:
@@ -260,7 +260,7 @@ class MysqlQuestions(SchemaQuestions):
         for method, open_ended in self._of("partitions", f"partition_method, {_OPEN_ENDED}", more=_BOUNDED):
             if not open_ended:
                 message = f"table {self._table.name} is partitioned by {method}: a row that has no partition is refused"
-                more = "pmax VALUES LESS THAN MAXVALUE" if method == "RANGE" else "one that takes all other rows"
+                more = "pmax VALUES LESS THAN MAXVALUE" if method == "RANGE" else "a partition for all other rows"
                 yield self.late(message, f"ALTER TABLE {self._statements.name} ADD PARTITION ({more});")
 
 

@@ -162,7 +162,7 @@ class PostgresQuestions(Questions):
         sql = there.sql if there else ""
         events = ["3", *("4" * self._table.deletes)]
         for rule in self._ask(_RULES, events=events):
-            message = f"table {there}: rule {rule['name']}: the server takes no upsert for a table with such a rule"
+            message = f"table {there}: rule {rule['name']}: the server refuses upserts into a table with such a rule"
             yield Finding("error", message, f"DROP RULE {rule['name']} ON {sql};")
         updates = self._table.guarded or self._table.mode != "insert_if_absent"
         for one in self._ask(_SUPPRESSED) if updates else ():
@@ -186,9 +186,9 @@ class PostgresQuestions(Questions):
         for check in self._ask(_CHECKS):
             read = set(check["columns"])
             if read & changed and not read <= (changed | keys) - computed:
-                message = f"table {there}: CHECK {check['name']} reads what an existing row keeps or computes"
-                fix = "bring all columns that it reads, or drop it"
-                yield Finding("warning", f"{message}: one that breaks it {_STOPS}", fix)
+                message = f"table {there}: CHECK {check['name']} reads columns that an existing row keeps or computes"
+                fix = "select all columns that it reads, or drop it"
+                yield Finding("warning", f"{message}: a row that breaks it {_STOPS}", fix)
 
     def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """Find them in both directions."""
@@ -203,7 +203,7 @@ class PostgresQuestions(Questions):
                 yield Finding("warning", f"{message} that feeds it, and the epoch fails", fix)
             elif not key["own"] and table.deletes:
                 message = f"table {child} has foreign key {name} to {there}: a delete that it refuses {_STOPS}"
-                fix = f'delete from {child}, too; if a sink of this job does, set after = "..." (its name) on this one'
+                fix = f'also delete from {child}; if a sink of this job does, set after = "..." (its name) on this one'
                 yield Finding("warning", f"{message}, and nothing reports rows that a cascade deletes", fix)
             if not key["own"] and not table.guarded and (moved := sorted(changed & set(key["columns"]))):
                 columns = ", ".join(moved)
@@ -284,7 +284,7 @@ class PostgresQuestions(Questions):
         except (psycopg.ProgrammingError, psycopg.DataError) as error:
             if isinstance(error, psycopg.errors.InsufficientPrivilege) and list(self._rights(there, schema)):
                 return  # found with the privileges
-            message = f"table {there}: the server does not take `set`: {error.diag.message_primary}"
+            message = f"table {there}: the server refuses `set`: {error.diag.message_primary}"
             yield Finding("error", message, f"correct `set`: {', '.join(dict(table.expressions))}")
 
     def _altered(self, column: str) -> str:

@@ -72,14 +72,14 @@ class SqliteDatabase(SqlDatabase):
             return None
         said = str(error)
         if _PASSING.match(said):
-            look = f"see that {self.path} exists, its disk has room, and no one holds a long transaction on it"
+            look = f"check that {self.path} exists, its disk has space, and no program keeps a transaction open"
             return Refusal(True, said, look)
         fix = f"fix table {self.table.name} in {self.path}, or the file itself"
         if f"no such table: {MARKER_TABLE}" in said:
             fix = f"restore the database that the epoch was opened on, or run: {made(MARKER_TABLE, _KINDS)};"
         elif said == "integer overflow" and self.table.expressions:
             names = ", ".join(dict(self.table.expressions))
-            fix = f"change `set` of {names}, as a sum leaves 64 bits there"
+            fix = f"change `set` of {names}, because a sum exceeds 64 bits there"
         return Refusal(False, said, fix)
 
     def hold(self, txn: Txn, schema: pa.Schema, form: Sequence[str]) -> Held:

@@ -35,7 +35,7 @@ _OVERRIDDEN = re.compile(r"\b(INSERT|UPDATE)\s+OR\s+(IGNORE|REPLACE)\b|\bREPLACE
 _FIRES, _LACKING = "-- TRIGGER ", "columns are lacking"
 _MOUNTS, _REMOTE = Path("/proc/self/mounts"), re.compile("nfs|cifs|smb|9p|ceph|lustre|gluster|beegfs|afs|sshfs")
 _STOPS = "the job would stop after the decision, when a row breaks it"
-_UNHELD = "SQLite leaves that to each connection, and this sink's don't check it"
+_UNHELD = "SQLite leaves that to each connection, and exactsink's do not check it"
 
 
 class SqliteQuestions(TableQuestions):
@@ -158,7 +158,7 @@ class SqliteQuestions(TableQuestions):
         partly = table.expressions or table.update_columns is not None or (kept and table.mode == "upsert")
         if partly and "CHECK" in self._catalog.form[0].upper():
             message = f"table {table.name} has CHECK, and a row there keeps some columns, which tasks can't know"
-            yield Finding("warning", f"{message}; {_STOPS}", "bring all columns that CHECK reads, or drop it")
+            yield Finding("warning", f"{message}; {_STOPS}", "select all columns that CHECK reads, or drop it")
 
     def references(self, schema: pa.Schema | None) -> Iterator[Finding]:
         """SQLite enforces foreign keys only in connections that enable them, and this sink's don't."""
@@ -175,7 +175,7 @@ class SqliteQuestions(TableQuestions):
                 fix = f"leave {moved} out of `update_columns`"
                 yield Finding("warning", f"{message} change of {moved} neither stops nor cascades", fix)
             if table.deletes:
-                fix = f'delete from {child}, too; if a sink of this job does, set after = "..." here'
+                fix = f'also delete from {child}; if a sink of this job does, set after = "..." here'
                 yield Finding("warning", f"{message} delete neither stops nor cascades", fix)
 
     def partitions(self, schema: pa.Schema | None) -> Iterator[Finding]:

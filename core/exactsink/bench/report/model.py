@@ -54,6 +54,8 @@ class Bars:
     unit: str
     bars: Sequence[Bar]
     better: Better = ""
+    advice: str = ""
+    """The sentence below the drawing: the choice that its figures suggest."""
 
     def grid(self) -> Grid:
         """Return every drawn figure, as a table beside the drawing."""

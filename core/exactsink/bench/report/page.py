@@ -19,13 +19,8 @@ __all__ = ["to_html"]
 
 def to_html(report: Report) -> str:
     """Return a report as a page. The template escapes every text."""
-    pages = Environment(
-        loader=PackageLoader(__package__, ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    pages = Environment(loader=PackageLoader(__package__, ""), autoescape=True, undefined=StrictUndefined)
+    pages.trim_blocks = pages.lstrip_blocks = True
     helpers = {"drawn": drawn, "shown": shown, "absent": ABSENT}
     style = Markup(resources.files(__package__).joinpath("style.css").read_text("utf-8"))
     page = pages.get_template("page.html").render(report=report, style=style, **helpers)

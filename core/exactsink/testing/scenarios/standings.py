@@ -39,7 +39,7 @@ def _assessed(context: Context) -> None:
     for look in (ask, ask_fresh_process):
         found = _looked(context, session, 0, committables, look)
         if set(found) != {Prepared()}:
-            raise Broken(f"of participants that are prepared, and committed by nobody, assess says {found}")
+            raise Broken(f"assess returns {found} for prepared participants that nobody has committed")
     held = ask(session.blocked)
     if not all(isinstance(sentence, str) and sentence for sentence in held):
         raise Broken(f"blocks gives {held}, not sentences")
@@ -49,7 +49,7 @@ def _assessed(context: Context) -> None:
     for _ in range(2):
         found = _looked(context, session, 0, committables)
         if set(found) != {AlreadyCommitted()} and not _is_marked(session, 0, found):
-            raise Broken(f"of committed participants assess says {found}")
+            raise Broken(f"assess returns {found} for committed participants")
     _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
     context.check_rows(range(15))
 
@@ -62,7 +62,7 @@ def _assessed_lost(context: Context) -> None:
     for _ in range(2):
         found = _looked(context, session, 0, committables)
         if isinstance(found[0], Prepared | AlreadyCommitted):
-            raise Broken(f"of a lost participant assess says {found[0]}")
+            raise Broken(f"assess returns {found[0]} for a lost participant")
         _check(session, 0, found, ask(partial(session.commit_marked, 0, committables)))
 
 
@@ -75,7 +75,7 @@ def _assessed_inside(context: Context) -> None:
         found = _looked(context, session, epoch, committables)
         wrong = [one for one in found if not isinstance(one, Prepared | AlreadyCommitted)]
         if wrong and not _is_marked(session, epoch, found):
-            raise Broken(f"of decided participants, committed in part, assess says {wrong}")
+            raise Broken(f"assess returns {wrong} for decided participants of which some are committed")
         shown = context.read()
         whole = all(shown[row] for row in range(10 * epoch, 10 * epoch + 10))
         _check(session, epoch, found, ask(partial(session.commit_marked, epoch, committables)), shown=whole)
@@ -120,7 +120,7 @@ def _look(looking: Session, session: Session, epoch: int, committables: Sequence
     found = looking.assess(epoch, committables)
     right = all(isinstance(one, Prepared | AlreadyCommitted) for one in found) or _is_marked(session, epoch, found)
     if not right:
-        print(f"of participants that another process commits assess says {found}", file=sys.stderr)
+        print(f"assess returns {found} for participants that another process commits", file=sys.stderr)
     return 0 if right else 1
 
 
@@ -170,7 +170,7 @@ def _check(
     for said, outcome in zip(found, outcomes, strict=True):
         late = shown and said == Prepared() and outcome == AlreadyCommitted()
         if late or not (agree(said, outcome) or (inherited and isinstance(said, Unknown))):
-            raise Broken(f"assess says {said} of a participant of epoch {epoch}, and commit answers {outcome}")
+            raise Broken(f"assess returns {said} for a participant of epoch {epoch}, and commit returns {outcome}")
 
 
 def agree(said: Standing, outcome: Outcome) -> bool:

@@ -64,8 +64,8 @@ class Version:
             return True
         if stored.lineage != self.lineage and stored.lineage not in self.succeeds:
             raise LineageError(
-                f"a row of epoch {self.epoch} meets one that another journal wrote",
-                why=f"that one's version is {stored}, this journal's lineage is {self.lineage}",
+                f"a row of epoch {self.epoch} has the key of a row that another journal wrote",
+                why=f"the stored row's version is {stored}, this journal's lineage is {self.lineage}",
                 next="restore the journal that the rows belong to, or let one job and sink alone own the keys",
             )
         return self.text > stored.text
@@ -123,7 +123,7 @@ class IdempotentBackend(StagingBackend):
         """Put every row of the epoch durably, each only if `its version.replaces(the stored one)`. Runs in the driver.
 
         The store compares and puts in one atomic step, and never drops a stored version. Then the promise holds: a
-        second `apply` changes nothing, even at the same time in another process, or in one that was stalled for epochs.
+        second `apply` changes nothing, even at the same time in another process, or after a stall of many epochs.
         `version.rows(batches)` yields the rows with their versions; if you use whole batches, count the places yourself
         (`version.at`). `apply` opens its connection and closes it.
 

@@ -108,7 +108,7 @@ class Marker:
             raise Retryable(
                 f"sink {self.sink}: the target's marker is not the one that was read before",
                 why=f"it was {self.expected}, and is {stored}",
-                next="start the job again, which reads it again",
+                next="start the job again: it reads the marker again",
             )
         return True
 

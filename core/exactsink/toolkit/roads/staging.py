@@ -71,7 +71,7 @@ def damage_of(folder: AnyPath, committable: Committable) -> Lost | Unknown | Non
                 next=f"repeat where the folder exists; only if it was deleted: mkdir -p '{folder}'",
             ) from None
         return Lost(f"staged file {path} is gone, and no marker holds its epoch")
-    return None if whole else Unknown(f"staged file {path} is not the one that was voted ({size} bytes)")
+    return None if whole else Unknown(f"staged file {path} is not the file of the vote ({size} bytes)")
 
 
 def staged_batches(folder: AnyPath, committables: Sequence[Committable]) -> Iterator[pa.RecordBatch]:
