@@ -54,7 +54,7 @@ wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxReco
 grows. |
 | 3.5 and 4.0 | In SQL, `'it''s'` is the text `its`, not `it's`. In a sink's `where`, write `'it\\'s'`. |
 | 4.0 or newer | ANSI mode is Spark's default: an integer overflow or a bad cast in a transform or a `where` fails \
-the epoch's tasks. In Spark 3.5, a bad cast of a text gives NULL, and an overflow gives a wrong number. |
+the [epoch](../explanation/glossary.md)'s tasks. In Spark 3.5, a bad cast of a text gives NULL, and an overflow gives a wrong number. |
 
 ## Tested combinations
 
@@ -82,7 +82,7 @@ _SERVERS = """\
 | server | supported versions | check at the start |
 | --- | --- | --- |
 | PostgreSQL | 15 or newer | a `postgres` sink refuses an older one |
-| Apache Kafka | 3.7 or newer | exactsink refuses brokers whose transactions it can't use |
+| Apache Kafka | 3.7 or newer | exactsink refuses brokers if it can't use their transactions |
 | MariaDB | 10.11 or newer | none |
 | MySQL | 8.0 or newer, but **not tested**: no registry that the tests use has it. The code follows MySQL's manual | \
 none |

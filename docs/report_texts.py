@@ -14,7 +14,7 @@ some more cases. The [glossary](../explanation/glossary.md) defines *decided* an
 
 """
 OF_STATUS = """
-`exactsink verify` also ends with 3 if the rows of a target differ from those that were decided. `verify` and
+`exactsink verify` also ends with 3 if the rows of a target differ from the decided rows. `verify` and
 `exactsink journal verify` also end with 3 if entries of the journal are damaged.
 
 A supervisor may start a job again after 70, 75, 129, 130 and 143, and if a signal killed it. After 1 to 5, a person
