@@ -70,7 +70,7 @@ class Marker:
     lineage: str
     epoch: int
     generation: int
-    token: str = ""
+    token: str
     complete: bool = True
     expected: Marker | Literal["any"] | None = field(default="any", compare=False, repr=False)
 
