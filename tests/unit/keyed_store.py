@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 
@@ -37,6 +38,12 @@ def puts(folder: Path) -> Counter[int]:
     """Count by id how often a row was put."""
     with closing(sqlite3.connect(folder / "store.db")) as store:
         return Counter(json.loads(item)["id"] for (item,) in store.execute("SELECT item FROM changes"))
+
+
+def values(folder: Path) -> list[Any]:
+    """Read the rows."""
+    with closing(sqlite3.connect(folder / "store.db")) as store:
+        return [json.loads(item) for (item,) in store.execute("SELECT item FROM items ORDER BY key")]
 
 
 class Keyed(Session):

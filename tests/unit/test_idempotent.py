@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.keyed_store import SCHEMA, KeyedBackend, keyed, make_store
+from tests.unit.keyed_store import SCHEMA, KeyedBackend, keyed, make_store, values
 
 from exactsink.contract import Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
 from exactsink.toolkit.roads import Version
-from exactsink.toolkit.roads.staged import Marker
+from exactsink.toolkit.roads.marker import Marker
 
 PROOF = "orders.keyed.e{}.applied"
+
+
+def test_the_last_of_a_key_wins_in_the_order_of_partitions(tmp_path: Path) -> None:
+    sink = keyed(tmp_path)
+    votes = sink.vote(1, [(1, "a"), (1, "b")], [(2, "c"), (1, "d")])
+    assert sink.commit(1, votes[::-1]) == [Committed()] * 2
+    assert [value for value in values(tmp_path) if value["id"] == 1] == [{"id": 1, "v": "d"}]
 
 
 def test_only_a_sinks_own_proofs_are_read_and_an_epoch_below_them_is_not_opened(tmp_path: Path) -> None:
