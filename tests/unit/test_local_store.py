@@ -74,6 +74,13 @@ def test_a_put_syncs_the_entry_before_it_has_its_name_and_the_name_after(tmp_pat
     assert log == ["sync .tmp", "link", "sync the folder"]  # two syncs: each costs milliseconds per epoch
 
 
+def test_a_put_writes_the_entry_of_another_process_again_before_its_own(tmp_path: Path) -> None:
+    LocalStore(tmp_path).put(0, b"x")
+    with recorded(tmp_path) as log:
+        LocalStore(tmp_path).put(1, b"y")
+    assert log[-5:] == ["sync .tmp", "sync the folder", "sync .tmp", "link", "sync the folder"]
+
+
 def test_a_file_that_another_process_made_is_durable_before_anything_rests_on_it(tmp_path: Path) -> None:
     assert create_file(tmp_path / "x", b"first")
     with recorded(tmp_path) as log:

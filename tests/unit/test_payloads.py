@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from exactsink.contract import Committable, Fatal, Txn
-from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Vote, Written
+from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Voted, Written
 from exactsink_postgres.staging_tables import RowsAt
 
 TXN = Txn("orders", 7, "out", 3, "0123456789abcdef", 2, 41)
-SENT = Vote(Transaction("orders.out.g3-ab.s29", 4001, 12), "c", (Written("rows", "t", {0: 17}),), ("marks", 3))
+SENT = Voted(Transaction("orders.out.g3-ab.s29", 4001, 12), "c", (Written("rows", "t", {0: 17}),), ("marks", 3))
 STAGED = RowsAt("exactsink_staging", "rows_1", False, "public", ("id",))
 READ: dict[str, tuple[Callable[[Committable], Any], Any, bytes, int, str | None]] = {
-    "kafka": (Vote.load, SENT, SENT.dump(), PAYLOAD_VERSION, SENT.transaction.ref),
+    "kafka": (Voted.load, SENT, SENT.dump(), PAYLOAD_VERSION, SENT.transaction.ref),
     "postgres": (RowsAt.of, STAGED, json.dumps(asdict(STAGED)).encode(), RowsAt.VERSION, None),
 }
 

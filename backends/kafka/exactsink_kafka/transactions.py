@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
 from exactsink.toolkit.payloads import read_vote
 
-__all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
+__all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Voted", "Written", "prefix"]
 
 PAYLOAD_VERSION = 1
 """The version of the votes that this release writes and reads."""
@@ -74,7 +74,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class Voted:
     """The payload of a committable. A transaction ends alike in all partitions, so one readable partition proves how.
 
     `marked`: the partition of __consumer_offsets that holds its part of the mark; None if the sink keeps no marks.
@@ -96,7 +96,7 @@ class Vote:
         return json.dumps({**asdict(self.transaction), **rest}).encode()
 
     @classmethod
-    def load(cls, committable: Committable) -> Vote:
+    def load(cls, committable: Committable) -> Voted:
         """Read a committable's payload. Raises Fatal for another form or version, or if it names a foreign id."""
         read, txn = read_vote(committable, PAYLOAD_VERSION, _Payload), committable.txn
         transaction = Transaction(read.id, read.producer_id, read.producer_epoch)
