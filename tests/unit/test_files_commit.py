@@ -36,6 +36,7 @@ def syncs(root: Path) -> Iterator[list[str]]:
 def test_no_reader_sees_a_vote_before_its_commit(tmp_path: Path) -> None:
     sink = files(tmp_path, partition_by=["name"])
     voted = sink.vote(rows((1, "a")), rows((2, "b")))
+    assert {vote.deadline for vote in voted} == {None}
     for number, vote in enumerate(voted, start=1):
         sink.end(vote)
         assert ds.dataset(tmp_path, format="parquet").count_rows() == number

@@ -265,7 +265,7 @@ def _is_there(session: Session, relation: str) -> bool:
 class RowsAt:
     """The payload of a vote: where the participant's rows wait, and the schema of the sink's table.
 
-    `columns` are those that an upsert's rows brought.
+    `columns` are the columns of the rows of an upsert.
     """
 
     staging_schema: str
