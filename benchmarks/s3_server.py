@@ -10,7 +10,7 @@ from unittest.mock import patch
 from pyspark.sql import SparkSession
 from tests.servers.kafka_jars import JarSet
 from tests.servers.s3 import S3Server, own_s3
-from tests.servers.s3_proxy import Answer, Ask
+from tests.servers.s3_rules import Answer, Ask
 from tests.servers.s3a_jars import S3A, s3a_conf, s3a_jars
 
 __all__ = ["Requests", "s3_server", "s3a_settings"]

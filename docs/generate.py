@@ -42,68 +42,6 @@ __all__ = ["PAGES", "main", "stale"]
 
 FOLDER = Path(__file__).parent / "reference"
 _HEAD = "<!-- Made by docs/generate.py. Edit the docstrings in the code, not this page. -->\n\n"
-_ROADS = """\
-# Three backends, whole
-
-`exactsink init FOLDER --plugin ledger --from ROAD` writes these backends. ROAD is `staged`, `idempotent` or
-`two-phase`: [choose a road](../how-to/write-a-plugin.md#choose-a-road). [The contract](contract.md) has the promise of
-each call. The command also writes `pyproject.toml`, a README, the module that announces the backend to exactsink, the
-class that connects it to the [conformance kit](conformance-kit.md), and a test that runs all of the kit.
-
-In place of a real store, each backend uses an SQLite file. The first uses it as a store with transactions, the second
-as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page run
-two of the kit's scenarios on each. They need pytest, but no installation of the package.
-The [glossary](../explanation/glossary.md) defines the words.
-"""
-_JSON = """\
-# JSON of the commands
-
-With `--json`, stdout has one document, and all other output goes to stderr:
-
-| the command prints | if it fails, stdout has |
-| --- | --- |
-| an object | the object, with a [Problem](#problem) in `error`; other fields may be missing. Without a failure, \
-`error` is null |
-| a list (`runs`, `indoubt list`, `files list`, `backends`, `conformance`) | the list, if it was made before the \
-failure; otherwise an object with only `error` |
-
-So check the exit code first. A process that is cut off (by a second signal, or because a stop took too long) prints
-nothing. Later releases add fields, and remove none. Times are in seconds, and moments in Unix seconds.
-
-For example, the job's file does not exist:
-
-```console run exit=2
-$ exactsink status absent.toml --json 2> /dev/null
-{
- "error": {
-  "kind": "ConfigError",
-  "what": "absent.toml can't be read",
-  "why": "No such file or directory",
-  "next": "name the job's file; or write a new job: exactsink init FOLDER",
-  "exit_code": 2
- }
-}
-```
-
-| you want to | command |
-| --- | --- |
-| understand an error | [Problem](#problem) |
-| see the state of a job | [status](#status), [runs](#runs), [indoubt list](#indoubt-list) |
-| check a job before it runs | [check](#check) |
-| run a job | [run](#run) |
-| read its output, or prove it | [barrier](#barrier), [verify](#verify), [files list](#files-list), \
-[files read-list](#files-read-list) |
-| repair a job | [recover](#recover) (with [Settled](#settled)), [adopt](#adopt) |
-| look at its [journal](../explanation/glossary.md) | [journal verify](#journal-verify), \
-[journal export](#journal-export) |
-| see or test backends | [backends](#backends), [conformance](#conformance) |
-"""
-_PYTHON = """\
-# Python
-
-`from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
-Calls raise exactsink's [errors](errors.md). Each call's text names them. Words: [glossary](../explanation/glossary.md).
-"""
 _KILLED = "ended the command at once, as a crash does. Nothing decided is lost."
 _AGAIN = "Run the same command again. It continues."
 _CODES = {  # the meaning and the next step, beside those of errors
@@ -219,8 +157,8 @@ def json_page() -> str:
     written = {part.partition("\n")[0]: f"## {part}" for part in re.split(r"(?m)^## ", REPORTS) if part}
     parts = {name.lower().replace(" ", "-"): text for name, text in {**made, **written}.items()}
     parts["check"] += f"\n{FIELDS}"
-    order = re.findall(r"\]\(#([\w-]+)\)", _JSON[_JSON.index("you want") :])
-    page = "\n".join([_JSON, *(f"{parts.pop(link).rstrip()}\n" for link in order)])
+    order = re.findall(r"\]\(#([\w-]+)\)", report_texts.JSON[report_texts.JSON.index("you want") :])
+    page = "\n".join([report_texts.JSON, *(f"{parts.pop(link).rstrip()}\n" for link in order)])
     assert not parts, f"the index lacks {', '.join(parts)}"
     return page
 
@@ -250,7 +188,7 @@ def _spelled(annotation: object) -> str:
 
 def roads_page() -> str:
     """Return the backend that `exactsink init --plugin` writes for each road, in a project that plays it."""
-    parts = [_ROADS]
+    parts = [report_texts.ROADS]
     for road, (_, summary) in ROADS.items():
         parts.append(f"## {road}\n\n{summary[0].upper()}{summary[1:]}.\n")
         parts.append(f"```console run\n$ exactsink init {road} --plugin ledger --from {road}\n...\n```\n")
@@ -262,7 +200,7 @@ def roads_page() -> str:
 
 def python_page() -> str:
     """Return the classes that a program uses: the job, its query, and the result of a batch run."""
-    return "\n".join([_PYTHON, *(class_section(kind) for kind in (Job, Query, RunResult))])
+    return "\n".join([report_texts.PYTHON, *(class_section(kind) for kind in (Job, Query, RunResult))])
 
 
 PAGES: Mapping[str, Callable[[], str]] = {

@@ -1,8 +1,21 @@
-"""Texts around the generated tables of exit codes, errors, events and metrics."""
+"""Texts around the generated parts of the reference: roads, JSON, Python, exit codes, errors, events and metrics."""
 
 from __future__ import annotations
 
-__all__ = ["ERRORS", "EVENTS", "EVENT_FIELDS", "EXIT_CODES", "METRICS", "OF_STATUS", "OTHER_EVENTS", "PHASES", "POINTS"]
+__all__ = [
+    "ERRORS",
+    "EVENTS",
+    "EVENT_FIELDS",
+    "EXIT_CODES",
+    "JSON",
+    "METRICS",
+    "OF_STATUS",
+    "OTHER_EVENTS",
+    "PHASES",
+    "POINTS",
+    "PYTHON",
+    "ROADS",
+]
 
 EXIT_CODES = """\
 # Exit codes
@@ -152,4 +165,66 @@ exceed:
 ```text no-run: a query of Prometheus
 histogram_quantile(0.95, sum by (phase, le) (rate(exactsink_phase_seconds_bucket{job="orders"}[10m])))
 ```
+"""
+ROADS = """\
+# Three backends, whole
+
+`exactsink init FOLDER --plugin ledger --from ROAD` writes these backends. ROAD is `staged`, `idempotent` or
+`two-phase`: [choose a road](../how-to/write-a-plugin.md#choose-a-road). [The contract](contract.md) has the promise of
+each call. The command also writes `pyproject.toml`, a README, the module that announces the backend to exactsink, the
+class that connects it to the [conformance kit](conformance-kit.md), and a test that runs all of the kit.
+
+In place of a real store, each backend uses an SQLite file. The first uses it as a store with transactions, the second
+as a store with keys and conditional writes only, the third as a store with prepared work. The tests of this page run
+two of the kit's scenarios on each. They need pytest, but no installation of the package.
+The [glossary](../explanation/glossary.md) defines the words.
+"""
+JSON = """\
+# JSON of the commands
+
+With `--json`, stdout has one document, and all other output goes to stderr:
+
+| the command prints | if it fails, stdout has |
+| --- | --- |
+| an object | the object, with a [Problem](#problem) in `error`; other fields may be missing. Without a failure, \
+`error` is null |
+| a list (`runs`, `indoubt list`, `files list`, `backends`, `conformance`) | the list, if it was made before the \
+failure; otherwise an object with only `error` |
+
+So check the exit code first. A process that is cut off (by a second signal, or because a stop took too long) prints
+nothing. Later releases add fields, and remove none. Times are in seconds, and moments in Unix seconds.
+
+For example, the job's file does not exist:
+
+```console run exit=2
+$ exactsink status absent.toml --json 2> /dev/null
+{
+ "error": {
+  "kind": "ConfigError",
+  "what": "absent.toml can't be read",
+  "why": "No such file or directory",
+  "next": "name the job's file; or write a new job: exactsink init FOLDER",
+  "exit_code": 2
+ }
+}
+```
+
+| you want to | command |
+| --- | --- |
+| understand an error | [Problem](#problem) |
+| see the state of a job | [status](#status), [runs](#runs), [indoubt list](#indoubt-list) |
+| check a job before it runs | [check](#check) |
+| run a job | [run](#run) |
+| read its output, or prove it | [barrier](#barrier), [verify](#verify), [files list](#files-list), \
+[files read-list](#files-read-list) |
+| repair a job | [recover](#recover) (with [Settled](#settled)), [adopt](#adopt) |
+| look at its [journal](../explanation/glossary.md) | [journal verify](#journal-verify), \
+[journal export](#journal-export) |
+| see or test backends | [backends](#backends), [conformance](#conformance) |
+"""
+PYTHON = """\
+# Python
+
+`from exactsink import Job, Query, RunResult`. How to use them: [Use it from Python](../how-to/use-from-python.md).
+Calls raise exactsink's [errors](errors.md). Each call's text names them. Words: [glossary](../explanation/glossary.md).
 """

@@ -15,7 +15,7 @@ from tests.e2e.jobs import PARTICIPANTS, write_source
 from tests.e2e.s3_job import Bucket, own_bucket
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.s3 import S3, bucket_on
-from tests.servers.s3_proxy import COMPLETE, CREATE_UPLOAD, ForgetsUploads, OneByOne, SlowDown, Trap
+from tests.servers.s3_rules import COMPLETE, CREATE_UPLOAD, ForgetsUploads, OneByOne, SlowDown, Trap
 from tests.servers.s3a_jars import s3a_jars
 
 UPLOADS = 4 * PARTICIPANTS

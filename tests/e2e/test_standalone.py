@@ -17,7 +17,7 @@ from tests.e2e.jobs import write_source
 from tests.e2e.s3_job import Bucket, own_bucket
 from tests.e2e.standalone import COME_AND_GO, EPOCH, SPREAD, WATCHED, executors, is_alive, standalone, stop
 from tests.e2e.warm_jvm import WarmJvm
-from tests.servers.s3_proxy import Trap
+from tests.servers.s3_rules import Trap
 from tests.servers.s3a_jars import s3a_jars
 
 pytestmark = pytest.mark.proof

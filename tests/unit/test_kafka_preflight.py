@@ -11,7 +11,7 @@ from exactsink.contract import Finding, JobContext, Retryable
 from exactsink_kafka.errors import OFFSETS, STATE_LOG
 from exactsink_kafka.messages import Cluster
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.preflight import Checks, Topic
+from exactsink_kafka.preflight import Checks, Layout
 from exactsink_kafka.remedies import Remedies
 from exactsink_kafka.transactions import Transaction
 from exactsink_kafka.wire import Wire
@@ -27,8 +27,8 @@ def checks(brokers: int = 3, pause: float = 7 * DAY) -> Checks:
     return Checks(OPTIONS, JobContext("shop", "orders", "", longest_pause_seconds=pause), brokers)
 
 
-def topic(replicas: int = 3, insync: int = 3, leaderless: tuple[int, ...] = (), may: frozenset[str] = MAY) -> Topic:
-    return Topic("orders", 6, replicas, insync, leaderless, may)
+def topic(replicas: int = 3, insync: int = 3, leaderless: tuple[int, ...] = (), may: frozenset[str] = MAY) -> Layout:
+    return Layout("orders", 6, replicas, insync, leaderless, may)
 
 
 def configs(**given: str) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ def test_three_copies_of_which_two_must_be_written_are_good_and_so_is_one_of_one
     ],
 )
 def test_what_a_topic_refuses_or_can_lose_is_found(
-    facts: Topic, given: dict[str, str], severity: str, message: str, fix: str
+    facts: Layout, given: dict[str, str], severity: str, message: str, fix: str
 ) -> None:
     one(checks().topic(facts, configs(**given), ROWS), severity, message, fix)
 
@@ -111,12 +111,12 @@ def test_what_keeps_the_mark_has_to_be_as_safe_as_the_rows(
     one(checks(brokers).not_seen(OFFSETS, settings, True, (3, 2)), severity, message, fix)
     if severity == "warning":
         one(
-            checks().copies(Topic(OFFSETS, 50, replicas, 1), configs(min_insync_replicas="1"), (3, 2)),
+            checks().copies(Layout(OFFSETS, 50, replicas, 1), configs(min_insync_replicas="1"), (3, 2)),
             severity,
             message,
             fix,
         )
-    assert list(checks().copies(Topic(OFFSETS, 50, 3, 3), configs(), (3, 2))) == []
+    assert list(checks().copies(Layout(OFFSETS, 50, 3, 3), configs(), (3, 2))) == []
 
 
 def test_ids_that_are_forgotten_before_their_transaction_ends_are_an_error() -> None:

@@ -16,13 +16,13 @@ from exactsink_kafka.transactions import (
     PoolId,
     Ticket,
     Transaction,
-    Vote,
+    Voted,
     Written,
     prefix,
 )
 
 TXN = Txn("orders", 7, "out", 3, "0123456789abcdef", 2, 41)
-VOTE = Vote(
+VOTE = Voted(
     Transaction("orders.out.g3-ab.s29", 4001, 12),
     "MkU3OEVBNTcwNTJENDM2Qk",
     (Written("rows", "9782d7e7-1eea-46a0-b132-167e5fb75394", {0: 17, 11: 0}), Written("more", "abc", {3: 5})),
@@ -90,13 +90,13 @@ def _ids(ticket: Ticket, partitions: Iterable[int], attempts: Iterable[int]) -> 
 
 def test_a_vote_is_read_back_as_it_was_written_by_the_releases_that_may() -> None:
     committable = Committable(TXN, 5, VOTE.dump(), PAYLOAD_VERSION, store_ref=VOTE.transaction.ref)
-    assert Vote.load(committable) == VOTE
+    assert Voted.load(committable) == VOTE
     marked = replace(VOTE, marked=("__consumer_offsets", 3))
-    assert Vote.load(replace(committable, payload=marked.dump())) == marked
+    assert Voted.load(replace(committable, payload=marked.dump())) == marked
     assert committable.ref == "orders.out.g3-ab.s29/4001/12"
     for version in (0, PAYLOAD_VERSION + 1):
         with pytest.raises(Fatal, match=f"vote of version {version}") as raised:
-            Vote.load(replace(committable, version=version))
+            Voted.load(replace(committable, version=version))
         assert "release" in raised.value.next
 
 
@@ -105,7 +105,7 @@ def test_a_vote_that_was_edited_ends_no_other_transaction(name: str) -> None:
     edited = replace(VOTE, transaction=replace(VOTE.transaction, id=name))
     ref = VOTE.transaction.ref if name.endswith("s30") else edited.transaction.ref
     with pytest.raises(Fatal, match="names transaction"):
-        Vote.load(Committable(TXN, 5, edited.dump(), PAYLOAD_VERSION, store_ref=ref))
+        Voted.load(Committable(TXN, 5, edited.dump(), PAYLOAD_VERSION, store_ref=ref))
 
 
 def test_a_ref_is_read_back_as_it_was_written_and_nothing_else_is() -> None:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from tests.unit.upsert_sink import SCHEMA, Sink, upsert
+from tests.unit.upsert_sink import Sink, upsert
 
 from exactsink.contract import (
     AlreadyCommitted,
-    BackendOptions,
     Committed,
-    Finding,
-    JobContext,
     LineageError,
     Lost,
     Mark,
     Prepared,
     Retryable,
-    Traits,
     Unknown,
 )
-from exactsink.testing import Session
-from exactsink.toolkit.roads import Applier, Marker, StagedBackend, StagedCommitter
+from exactsink.toolkit.roads import Applier, Marker, StagedCommitter
 from exactsink_idempotent_upsert.strategies import UpsertApplier
 
 BOTH = pytest.mark.parametrize("strategy", ["staged", "direct"])
@@ -146,58 +138,6 @@ def test_a_staged_file_that_is_gone_with_no_marker_at_all_is_unknown(tmp_path: P
     assert [type(found) for found in sink.commit_marked(3, votes)] == [Unknown] * 2
 
 
-class OldApplier(Applier):
-    """As authors wrote it before there were marks: a table of five columns, no birth."""
-
-    def __init__(self, path: Path) -> None:
-        self.connection = sqlite3.connect(path, isolation_level=None)
-        self.connection.execute("CREATE TABLE IF NOT EXISTS marker (job, sink, lineage, epoch INT, generation INT)")
-        self.connection.execute("CREATE TABLE IF NOT EXISTS rows (id)")
-
-    def check(self, schema: pa.Schema) -> Iterable[Finding]:
-        return ()
-
-    def open_epoch(self, schema: pa.Schema) -> None:
-        """Do nothing."""
-
-    def last_applied(self, job: str, sink: str) -> Marker | None:
-        row = self.connection.execute("SELECT * FROM marker WHERE job = ? AND sink = ?", (job, sink)).fetchone()
-        return None if row is None else Marker(*row)
-
-    def apply(self, marker: Marker, batches: Iterator[pa.RecordBatch]) -> bool:
-        if not marker.must_apply(self.last_applied(marker.job, marker.sink)):
-            return False
-        self.connection.execute("DELETE FROM marker")
-        values = (marker.job, marker.sink, marker.lineage, marker.epoch, marker.generation)
-        self.connection.execute("INSERT INTO marker VALUES (?, ?, ?, ?, ?)", values)
-        for batch in batches:
-            self.connection.executemany("INSERT INTO rows VALUES (?)", [(row["id"],) for row in batch.to_pylist()])
-        return True
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-class OldOptions(BackendOptions):
-    path: Path
-
-
-class OldBackend(StagedBackend):
-    Options = OldOptions
-    options: OldOptions
-    strategy, target, traits = "staged", "old", Traits(needs_shared_staging=True)
-
-    def applier(self) -> Applier:
-        return OldApplier(self.options.path)
-
-
-def test_a_plugin_of_before_there_were_marks_still_works(tmp_path: Path) -> None:
-    ctx = JobContext("orders", "old", str(tmp_path / "staging"), 1, "L1")
-    session = Session(OldBackend(OldOptions(path=tmp_path / "old.db")), ctx, "aa")
-    for epoch in (1, 2):
-        rows = [pa.Table.from_pylist([{"id": epoch}], schema=SCHEMA)]
-        votes = session.prepare(epoch, rows)
-        assert [session.commit(epoch, votes) for _ in range(2)] == [[Committed()], [AlreadyCommitted()]]
-    assert session.mark() == Mark("L1", 2)
-    with pytest.raises(NotImplementedError, match="OldApplier has no put_birth"):
-        session.put_birth()
+def test_an_applier_without_put_birth_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NotImplementedError, match="UpsertApplier has no put_birth"):
+        Applier.put_birth(upsert(tmp_path).backend.applier(), Marker("orders", "table", "L1", -1, 1, ""))

@@ -207,7 +207,7 @@ class TableLog:
 
     def _born(self) -> Marker | None:
         try:
-            return Marker(self._job, self._sink, self._birth.read_text(), _BIRTH, 0)
+            return Marker(self._job, self._sink, self._birth.read_text(), _BIRTH, 0, "")
         except FileNotFoundError:
             return None
 

@@ -174,7 +174,7 @@ class SinkTable:
         if kept is not None:
             return Marker(self._job, self._sink, kept.lineage, kept.epoch, 0, kept.token)
         try:
-            return Marker(self._job, self._sink, self._birth.read_text(), _BIRTH, 0)
+            return Marker(self._job, self._sink, self._birth.read_text(), _BIRTH, 0, "")
         except FileNotFoundError:
             return None
 

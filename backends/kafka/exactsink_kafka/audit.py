@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from exactsink.contract import Audit, Retryable
 from exactsink_kafka.errors import UNKNOWN_TOPIC_ID, named
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Voted
 from exactsink_kafka.wire import Wire
 
 __all__ = ["audited"]
@@ -16,7 +16,7 @@ _Producer = tuple[int, int]
 _Place = tuple[str, str, int]
 
 
-def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit]:
+def audited(wire: Wire, epochs: Mapping[int, Sequence[Voted]]) -> dict[int, Audit]:
     """Count the rows of each epoch that a read_committed consumer gets now, without records of other writers.
 
     Reads only. Raises Retryable if an open transaction hides rows.
@@ -36,7 +36,7 @@ def audited(wire: Wire, epochs: Mapping[int, Sequence[Vote]]) -> dict[int, Audit
     return {epoch: _audit(votes, here, rows, missing) for epoch, votes in epochs.items()}
 
 
-def _audit(votes: Sequence[Vote], here: str, rows: Mapping[_Producer, int], missing: Mapping[_Place, str]) -> Audit:
+def _audit(votes: Sequence[Voted], here: str, rows: Mapping[_Producer, int], missing: Mapping[_Place, str]) -> Audit:
     if any(vote.cluster != here for vote in votes):
         return Audit(None, f"it was written to cluster {votes[0].cluster}, but bootstrap_servers leads to {here}")
     places = {(w.topic, w.topic_id, number) for vote in votes for w in vote.written for number in w.first_offsets}

@@ -39,7 +39,7 @@ from exactsink_kafka.outcomes import Ended, incomplete, read_back, resolve, writ
 from exactsink_kafka.preflight import findings
 from exactsink_kafka.remedies import Remedies
 from exactsink_kafka.standings import held_by, is_open, said_of, standings, state_of
-from exactsink_kafka.transactions import Marking, PoolId, Ticket, Transaction, Vote, prefix
+from exactsink_kafka.transactions import Marking, PoolId, Ticket, Transaction, Voted, prefix
 from exactsink_kafka.wire import Place, Wire, Writers
 
 __all__ = ["KafkaCommitter"]
@@ -91,7 +91,7 @@ class KafkaCommitter(Committer):
         return Ticket.of_round(number, ids, self._cluster.id, marking).dump()
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
-        votes = [Vote.load(committable) for committable in committables]
+        votes = [Voted.load(committable) for committable in committables]
         with self._doing(f"commit epoch {epoch}", _DECIDED):
             wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
             here, known = self._wire.ask(self._wire.about_cluster(), wanted)
@@ -102,7 +102,7 @@ class KafkaCommitter(Committer):
         return [ended[vote.transaction] if vote.cluster == here else _elsewhere(vote, here) for vote in votes]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        votes = [Vote.load(committable) for committable in committables]
+        votes = [Voted.load(committable) for committable in committables]
         with self._doing(f"check the outcome of epoch {epoch}", ""):
             wanted = self._wire.about_transactions(vote.transaction.id for vote in votes)
             here, known = self._wire.ask(self._wire.about_cluster(), wanted)
@@ -140,7 +140,7 @@ class KafkaCommitter(Committer):
         return [entry for one in listed if (entry := self._entry(one, now)) is not None]
 
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        votes = {epoch: [Vote.load(committable) for committable in voted] for epoch, voted in epochs.items()}
+        votes = {epoch: [Voted.load(committable) for committable in voted] for epoch, voted in epochs.items()}
         with self._doing("count the records of its epochs", ""):
             return audited(self._wire, votes)
 
@@ -172,7 +172,7 @@ class KafkaCommitter(Committer):
     def close(self) -> None:
         self._wire.close()
 
-    def _commit(self, votes: Sequence[Vote], before: Mapping[str, Described]) -> Mapping[Transaction, Outcome]:
+    def _commit(self, votes: Sequence[Voted], before: Mapping[str, Described]) -> Mapping[Transaction, Outcome]:
         were_open = {vote.transaction for vote in votes if is_open(vote, before)}
         self._marks.place = next((place for one in before.values() for place in one.offsets), self._marks.place)
         lacking = incomplete(self._wire, [vote for vote in votes if vote.transaction in were_open])
@@ -194,7 +194,7 @@ class KafkaCommitter(Committer):
         write_missing_markers(self._wire, known, self._fixes, seen)
         return lacking | outcomes
 
-    def _outcome(self, vote: Vote, code: int, was_open: bool) -> Outcome:
+    def _outcome(self, vote: Voted, code: int, was_open: bool) -> Outcome:
         one = vote.transaction
         if code == 0 and was_open:
             return Committed()
@@ -287,6 +287,6 @@ class KafkaCommitter(Committer):
             raise type(error)(what, why=why, next=error.next) from error.__cause__
 
 
-def _elsewhere(vote: Vote, here: str) -> Unknown:
+def _elsewhere(vote: Voted, here: str) -> Unknown:
     begun = f"transaction {vote.transaction.ref} was begun in cluster {vote.cluster}"
     return Unknown(f"{begun}, but bootstrap_servers leads to cluster {here}")

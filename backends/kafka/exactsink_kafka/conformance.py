@@ -36,7 +36,7 @@ from exactsink.testing import ConformanceTarget
 from exactsink_kafka import columns_client  # noqa: F401 - here once, not in each process that the kit forks
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Voted
 from exactsink_kafka.wire import Wire
 
 __all__ = ["KafkaTarget", "targets", "targets_on"]
@@ -114,7 +114,7 @@ class KafkaTarget(ConformanceTarget):
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Abort the first transaction, as the broker does after its timeout; begin another use of the others' ids."""
-        first, *others = [Vote.load(committable).transaction for committable in committables]
+        first, *others = [Voted.load(committable).transaction for committable in committables]
         with closing(self._brokers.wire()) as wire:
             codes = wire.end([first], commit=False)
         assert codes == [0], codes
@@ -124,7 +124,7 @@ class KafkaTarget(ConformanceTarget):
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Delete the topic, make it again, and begin another use of the ids."""
         for committable in committables:
-            self._brokers.move_on(Vote.load(committable).transaction.id)
+            self._brokers.move_on(Voted.load(committable).transaction.id)
         self._brokers.delete_topic(_topic(folder))
         self._brokers.make_topic(_topic(folder))
 

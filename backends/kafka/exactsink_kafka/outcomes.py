@@ -15,7 +15,7 @@ from exactsink.toolkit.waiting import attempts_within
 from exactsink_kafka.errors import CLUSTER_NOT_AUTHORIZED, OFFSETS, UNKNOWN_TOPIC_ID, named
 from exactsink_kafka.messages import Described, OpenProducer, Seen, Topic
 from exactsink_kafka.remedies import Remedies
-from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.transactions import Transaction, Voted
 from exactsink_kafka.wire import Place, Wire, Writers
 
 __all__ = ["Ended", "incomplete", "read_back", "resolve", "write_missing_markers"]
@@ -26,7 +26,7 @@ MARKER_SECONDS = 3.0
 _LOG = logging.getLogger(__name__)
 
 
-def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
+def incomplete(wire: Wire, votes: Sequence[Voted]) -> dict[Transaction, Unknown]:
     """Find open transactions that have lost rows: their coordinator would commit them all the same.
 
     `kafka-transactions.sh abort` ends a transaction in one partition, past its coordinator, and a topic can be deleted
@@ -48,7 +48,7 @@ def incomplete(wire: Wire, votes: Sequence[Vote]) -> dict[Transaction, Unknown]:
 
 
 def _missing_rows(
-    vote: Vote, topics: Mapping[str, Topic], writers: Mapping[Place, Sequence[OpenProducer]]
+    vote: Voted, topics: Mapping[str, Topic], writers: Mapping[Place, Sequence[OpenProducer]]
 ) -> str | None:
     """Name rows that an open transaction has lost; None if it is whole."""
     one = vote.transaction
@@ -92,7 +92,7 @@ class _Start:
 
 
 def resolve(
-    wire: Wire, vote: Vote, answer: str, *, wait_seconds: float
+    wire: Wire, vote: Voted, answer: str, *, wait_seconds: float
 ) -> AlreadyCommitted | Lost | Prepared | Unknown:
     """Find out from the partitions how a transaction ended, because its coordinator no longer knows.
 
@@ -123,7 +123,7 @@ def resolve(
     raise _hidden(vote, answer, *min(before, key=lambda one: one[0].first_offset, default=(None, held[0])))
 
 
-def read_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, list[_Start]]:
+def read_back(wire: Wire, vote: Voted) -> tuple[AlreadyCommitted | Lost | None, list[_Start]]:
     """Read each partition at the transaction's first offset: return the first proof, or the places without one."""
     starts = []
     for written in vote.written:
@@ -137,7 +137,7 @@ def read_back(wire: Wire, vote: Vote) -> tuple[AlreadyCommitted | Lost | None, l
     return None, starts
 
 
-def _proof(vote: Vote, start: _Start) -> AlreadyCommitted | Lost | None:
+def _proof(vote: Voted, start: _Start) -> AlreadyCommitted | Lost | None:
     one, seen = vote.transaction, start.seen
     if seen.error or start.held or seen.producer != one.producer:
         return None
@@ -165,7 +165,7 @@ def _why_unproven(wire: Wire, start: _Start) -> str:
     return f"{start} holds rows of producer id {seen.producer[0]}, epoch {seen.producer[1]}"
 
 
-def _hidden(vote: Vote, answer: str, holder: OpenProducer | None, start: _Start) -> Retryable:
+def _hidden(vote: Voted, answer: str, holder: OpenProducer | None, start: _Start) -> Retryable:
     who = f"producer id {holder.id} (epoch {holder.epoch})" if holder else "a transaction that has just ended"
     what = f"transaction {vote.transaction.ref}: its coordinator answers {answer}, and its rows can't be read yet"
     why = f"{who} holds the last stable offset of {start} at {start.seen.stable}"

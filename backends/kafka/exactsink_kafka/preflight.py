@@ -25,7 +25,7 @@ from exactsink_kafka.remedies import Remedies, duration, kept_seconds
 from exactsink_kafka.transactions import NO_PRODUCER, Transaction
 from exactsink_kafka.wire import Wire
 
-__all__ = ["Checks", "Topic", "findings"]
+__all__ = ["Checks", "Layout", "findings"]
 
 _KEPT = {
     STATE_LOG: ("transaction.state.log.replication.factor", "transaction.state.log.min.isr"),
@@ -71,7 +71,7 @@ def findings(
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class Layout:
     """A topic. `replicas` and `insync`: the fewest of any partition. `may`: the operations that the sink's user has."""
 
     name: str
@@ -88,7 +88,7 @@ def _look(checks: Checks, queries: _Queries, cluster: Cluster, schema: pa.Schema
     if topic is None:
         fix = 'topic = "..." in the sink\'s options, if all rows go to one topic'
         yield Finding("warning", "each row names its own topic, so exactsink checks no topic before the start", fix)
-    elif not isinstance(there := queries.topic(topic), Topic):
+    elif not isinstance(there := queries.topic(topic), Layout):
         yield checks.no_topic(topic, there)
     else:
         configs = queries.settings("TOPIC", topic)
@@ -103,10 +103,10 @@ def _look(checks: Checks, queries: _Queries, cluster: Cluster, schema: pa.Schema
         limit, expiry = (min(int(one[name]) for one in allowed) / 1000 for name in (_LIMIT, _EXPIRY))
         yield from checks.times(limit, expiry, configs)
         yield from checks.marks(min(int(one["offsets.retention.minutes"]) for one in allowed) * 60)
-    like = (there.replicas, int((configs or {}).get("min.insync.replicas", 1))) if isinstance(there, Topic) else (1, 1)
+    like = (there.replicas, int((configs or {}).get("min.insync.replicas", 1))) if isinstance(there, Layout) else (1, 1)
     for name in _KEPT if checks.options.marked_topic else (STATE_LOG,):
         log = queries.topic(name)
-        if isinstance(log, Topic) and (made := queries.settings("TOPIC", name)) is not None:
+        if isinstance(log, Layout) and (made := queries.settings("TOPIC", name)) is not None:
             if name == STATE_LOG:  # in the other, only the group's partition matters
                 yield from checks.partitions(log, int(made["min.insync.replicas"]))
             yield from checks.copies(log, made, like)
@@ -155,7 +155,7 @@ class Checks:
         message = f"{self._fixes.principal} may not read {what}"
         return Finding("warning", message, self._fixes.allow("DescribeConfigs", *resource))
 
-    def topic(self, topic: Topic, configs: Settings | None, schema: pa.Schema | None) -> Iterator[Finding]:
+    def topic(self, topic: Layout, configs: Settings | None, schema: pa.Schema | None) -> Iterator[Finding]:
         """Check that rows can be written to the topic and stay there. `configs`: None if our user may not read them."""
         name, missing = topic.name, [need for need in _NEEDS if need.upper() not in topic.may]
         if missing:
@@ -171,7 +171,7 @@ class Checks:
         if configs is not None and schema is not None:
             yield from self._cleanup(name, configs, schema)
 
-    def partitions(self, topic: Topic, min_insync: int) -> Iterator[Finding]:
+    def partitions(self, topic: Layout, min_insync: int) -> Iterator[Finding]:
         """Check that every partition accepts rows."""
         name = topic.name
         if topic.leaderless:
@@ -187,7 +187,7 @@ class Checks:
             message = f"topic {name}: {message}{min_insync}: brokers refuse its rows"
             yield Finding("error", message, f"{_START}{self._fixes.show_partitions('under-min-isr', '--topic', name)}")
 
-    def copies(self, topic: Topic, configs: Settings, like: tuple[int, int] = (1, 1)) -> Iterator[Finding]:
+    def copies(self, topic: Layout, configs: Settings, like: tuple[int, int] = (1, 1)) -> Iterator[Finding]:
         """Check that a topic can't lose decided rows, or the sink's mark, after brokers have acknowledged them.
 
         `like`: the replicas of the rows' topic, and its min.insync.replicas. Kafka's own topics need as many.
@@ -279,7 +279,7 @@ class Checks:
             fix = f"start {replicas} brokers; or {setting}={self._brokers} in every broker's server.properties"
             yield Finding("error", f"{message}: no row can be written", f"{fix}, then restart them one by one")
         else:  # the first start creates it with these settings
-            kept = Topic(name, 1, replicas, replicas)
+            kept = Layout(name, 1, replicas, replicas)
             yield from self.copies(kept, {"min.insync.replicas": configs[insync]}, like)
 
     def ids(self, wire: Wire) -> Iterator[Finding]:
@@ -306,7 +306,7 @@ class _Queries:
         self._client = client
         self._seconds = seconds
 
-    def topic(self, name: str) -> Topic | KafkaError:
+    def topic(self, name: str) -> Layout | KafkaError:
         """Query a topic. The error means that it does not exist, or that the sink's user may not see it."""
         ask = partial(self._client.describe_topics, include_authorized_operations=True, request_timeout=self._seconds)
         found = self._answer(f"query topic {name}", lambda: ask(TopicCollection([name]))[name])
@@ -315,7 +315,7 @@ class _Queries:
         parts, may = found.partitions, frozenset(one.name for one in found.authorized_operations or ())
         leaderless = tuple(p.id for p in parts if p.leader is None or p.leader.id < 0)
         replicas, insync = min(len(p.replicas) for p in parts), min(len(p.isr) for p in parts)
-        return Topic(name, len(parts), replicas, insync, leaderless, may)
+        return Layout(name, len(parts), replicas, insync, leaderless, may)
 
     def settings(self, kind: str, name: str) -> Settings | None:
         """Query the settings of a TOPIC or a BROKER, defaults included; None if the sink's user may not read them."""

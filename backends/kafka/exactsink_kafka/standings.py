@@ -8,13 +8,13 @@ from datetime import datetime, timezone
 from exactsink.contract import AlreadyCommitted, Lost, Prepared, Standing, Unknown
 from exactsink_kafka.messages import Described, OpenProducer
 from exactsink_kafka.outcomes import incomplete, read_back, resolve
-from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.transactions import Transaction, Voted
 from exactsink_kafka.wire import Place, Wire
 
 __all__ = ["held_by", "is_open", "said_of", "standings", "state_of"]
 
 
-def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described]) -> Mapping[Transaction, Standing]:
+def standings(wire: Wire, votes: Sequence[Voted], known: Mapping[str, Described]) -> Mapping[Transaction, Standing]:
     """Return the standings that a commit of these transactions would find, without committing.
 
     `known`: their coordinators' descriptions of just now. Raises Retryable if an open transaction of another producer
@@ -33,7 +33,7 @@ def standings(wire: Wire, votes: Sequence[Vote], known: Mapping[str, Described])
     return found | {one: Prepared() for one in uses if one.producer in still}
 
 
-def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted | Lost | Prepared | Unknown:
+def _ended(wire: Wire, vote: Voted, known: Described | None) -> AlreadyCommitted | Lost | Prepared | Unknown:
     """Return how a transaction ended, by its partitions, else by its coordinator."""
     said = said_of(vote.transaction, known)
     if said is not None:
@@ -41,7 +41,7 @@ def _ended(wire: Wire, vote: Vote, known: Described | None) -> AlreadyCommitted 
     return resolve(wire, vote, f"that it is at {state_of(known)}", wait_seconds=0)
 
 
-def is_open(vote: Vote, known: Mapping[str, Described]) -> bool:
+def is_open(vote: Voted, known: Mapping[str, Described]) -> bool:
     found = known.get(vote.transaction.id)
     return found is not None and found.state == "Ongoing" and found.transaction == vote.transaction
 

@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from exactsink.contract import NAME_PATTERN, Committable, Fatal, Txn
-from exactsink.toolkit.payloads import check_version
+from exactsink.toolkit.payloads import read_vote
 
-__all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Vote", "Written", "prefix"]
+__all__ = ["NO_PRODUCER", "Marking", "PoolId", "Ticket", "Transaction", "Voted", "Written", "prefix"]
 
 PAYLOAD_VERSION = 1
 """The version of the votes that this release writes and reads."""
@@ -74,7 +74,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class Voted:
     """The payload of a committable. A transaction ends alike in all partitions, so one readable partition proves how.
 
     `marked`: the partition of __consumer_offsets that holds its part of the mark; None if the sink keeps no marks.
@@ -96,21 +96,24 @@ class Vote:
         return json.dumps({**asdict(self.transaction), **rest}).encode()
 
     @classmethod
-    def load(cls, committable: Committable) -> Vote:
-        """Read a committable's payload. Raises Fatal if another release wrote it, or if it names a foreign id."""
-        check_version(committable, PAYLOAD_VERSION)
-        read, txn = json.loads(committable.payload), committable.txn
-        transaction = Transaction(read["id"], read["producer_id"], read["producer_epoch"])
+    def load(cls, committable: Committable) -> Voted:
+        """Read a committable's payload. Raises Fatal for another form or version, or if it names a foreign id."""
+        read, txn = read_vote(committable, PAYLOAD_VERSION, _Payload), committable.txn
+        transaction = Transaction(read.id, read.producer_id, read.producer_epoch)
         pool = PoolId.parse(transaction.id)
         if transaction.ref != committable.store_ref or pool is None or (pool.job, pool.sink) != (txn.job, txn.sink):
             fix = "restore the journal from a copy, because somebody changed it; nothing was committed or aborted"
             raise Fatal(f"{txn.id}: its vote names transaction {transaction.ref!r}, not its own", next=fix)
-        written = tuple(
-            Written(w["topic"], w["topic_id"], {int(p): offset for p, offset in w["first_offsets"].items()})
-            for w in read["written"]
-        )
-        marked = read.get("marked")
-        return cls(transaction, read["cluster"], written, (marked[0], marked[1]) if marked else None)
+        return cls(transaction, read.cluster, read.written, read.marked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Payload(Transaction):
+    """A vote as JSON has it."""
+
+    cluster: str
+    written: tuple[Written, ...]
+    marked: tuple[str, int] | None = None
 
 
 ROUNDS = 3

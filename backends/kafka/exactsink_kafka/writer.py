@@ -19,7 +19,7 @@ from exactsink_kafka.messages import Described, OpenProducer, Topic
 from exactsink_kafka.options import KafkaOptions, producer_settings, slow_because
 from exactsink_kafka.producer import Client, PlainClient, RowProducer
 from exactsink_kafka.records import Header
-from exactsink_kafka.transactions import PAYLOAD_VERSION, Ticket, Vote, Written
+from exactsink_kafka.transactions import PAYLOAD_VERSION, Ticket, Voted, Written
 from exactsink_kafka.wire import Place, Wire
 
 __all__ = ["KafkaWriter", "row_producer"]
@@ -85,7 +85,7 @@ class KafkaWriter(Writer):
         """Close the clients and leave the transaction open: the driver's sweep ends it. Idempotent."""
         self._gone()
 
-    def _vote(self) -> tuple[Vote, float]:
+    def _vote(self) -> tuple[Voted, float]:
         """Return the vote (the transaction and its first offsets), and when the transaction began.
 
         Raises if a topic was made again, because it lacks rows. The sink's mark is written in the same transaction, so
@@ -112,7 +112,7 @@ class KafkaWriter(Writer):
             raise self._ended(f"no rows of it are in {', '.join(missing) or 'any partition'} any more")
         self._check_count(sum(rows.last_sequence + 1 for rows in there.values()))
         marked = next(iter(found.offsets), marked if codes else None)
-        return Vote(self._mine, self._ticket.cluster, _written(topics, there), marked), found.started or 0.0
+        return Voted(self._mine, self._ticket.cluster, _written(topics, there), marked), found.started or 0.0
 
     def _marking(self) -> Sequence[Question[int]]:
         """Return the question that writes the mark; none if the sink keeps no mark."""

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from exactsink.contract import Committable, ExactsinkError, Fatal, Retryable, Txn, Writer
-from exactsink.toolkit.payloads import check_version
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.encoder import RowEncoder
 from exactsink_postgres.errors import UNDECIDED
@@ -30,7 +29,7 @@ from exactsink_postgres.type_mapping import Column
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["Load", "LoadingWriter", "Ticket", "payload_of"]
+__all__ = ["Load", "LoadingWriter", "Ticket"]
 
 _CANCEL_SECONDS = 5
 
@@ -193,10 +192,3 @@ class LoadingWriter(Load, Writer):
     @abstractmethod
     def vote(self, rows: int) -> dict[str, Any]:
         """Make the rows durable, and end the transaction. Return the data that the driver needs to commit them."""
-
-
-def payload_of(committable: Committable, writer: type[LoadingWriter]) -> dict[str, Any]:
-    """Read the payload of a participant's vote. Raises Fatal if another release wrote it."""
-    check_version(committable, writer.payload_version)
-    voted: dict[str, Any] = json.loads(committable.payload)
-    return voted

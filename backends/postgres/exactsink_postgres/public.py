@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from exactsink_postgres.committer import UNBEGUN, SinkSession
 from exactsink_postgres.errors import AGAIN, UNDECIDED
-from exactsink_postgres.load import Load, Ticket, payload_of
+from exactsink_postgres.load import Load, Ticket
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import Marks, OwnTable, VoteRegistry
 from exactsink_postgres.preflight import Asks, findings, settings
 from exactsink_postgres.preflight_table import deferred_findings, grant, table_findings, unusable
 from exactsink_postgres.server import Session, ask, pinned
 
-from exactsink_postgres.staged import ATTEMPT_COLUMN, Gone, RowsAt, StagedTicket, Unproven  # isort: skip
+from exactsink_postgres.staged import ATTEMPT_COLUMN, Gone, StagedTicket, Unproven  # isort: skip
 from exactsink_postgres.staged import StagingCommitter, StagingWriter, check_staged  # isort: skip
-from exactsink_postgres.staging_tables import ATTEMPT, Form, StagingTable
+from exactsink_postgres.staging_tables import ATTEMPT, Form, RowsAt, StagingTable
 from exactsink_postgres.tables import Table, chosen_columns, create_table, ensure_table, read_table
 from exactsink_postgres.type_mapping import Column, column_type, family, matches
 from exactsink_postgres.validator import RowRules, TableValidator
@@ -30,6 +30,6 @@ __all__ = [
     "OwnTable", "PostgresOptions", "RowRules", "RowsAt", "Session", "SinkSession", "StagedTicket", "StagingCommitter",
     "StagingTable", "StagingWriter", "Table", "TableValidator", "Ticket", "Unproven", "VoteRegistry", "ask",
     "check_staged", "chosen_columns", "column_type", "create_table", "deferred_findings", "ensure_table", "family",
-    "findings", "grant", "matches", "payload_of", "pinned", "read_table", "settings", "table_findings", "unusable",
+    "findings", "grant", "matches", "pinned", "read_table", "settings", "table_findings", "unusable",
 ]
 # fmt: on

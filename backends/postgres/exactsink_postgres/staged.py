@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import psycopg
@@ -30,15 +30,15 @@ from exactsink.contract import (
 from exactsink.toolkit.sql import quoted
 from exactsink_postgres.committer import UNBEGUN, PostgresCommitter
 from exactsink_postgres.errors import AGAIN, UNDECIDED
-from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
+from exactsink_postgres.load import LoadingWriter, Ticket
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.own_tables import VoteRegistry, in_query
 from exactsink_postgres.server import Session
-from exactsink_postgres.staging_tables import ATTEMPT, Form, OpenEpoch, StagingTable, clear, make_schema, twice
+from exactsink_postgres.staging_tables import ATTEMPT, Form, OpenEpoch, RowsAt, StagingTable, clear, make_schema
 from exactsink_postgres.tables import UniqueIndex, chosen_columns, ensure_table
 from exactsink_postgres.type_mapping import Column
 
-__all__ = ["ATTEMPT_COLUMN", "Gone", "RowsAt", "StagedTicket", "StagingCommitter", "StagingWriter", "Unproven"]
+__all__ = ["ATTEMPT_COLUMN", "Gone", "StagedTicket", "StagingCommitter", "StagingWriter", "Unproven"]
 
 ATTEMPT_COLUMN = Column(ATTEMPT, "bigint", "int8", not_null=True, optional=False)
 _DECIDED = "the epoch is decided, and its rows wait in their staging table"
@@ -64,7 +64,7 @@ class StagingWriter(LoadingWriter):
     before that COMMIT, also against its existing rows, so that a decided epoch can be applied.
     """
 
-    payload_version = 3
+    payload_version = RowsAt.VERSION
     own_columns: tuple[Column, ...] = (ATTEMPT_COLUMN,)
 
     def __init__(self, options: PostgresOptions, txn: Txn, schema: pa.Schema, ticket: bytes) -> None:
@@ -98,8 +98,7 @@ class StagingWriter(LoadingWriter):
                 self._check_key(key)
             table.registry(self.session).register(self.tag, self._txn.id, table.name, rows)
         self.end("COMMIT")
-        where = {"staging_schema": table.schema, "unlogged": table.unlogged}
-        return {"rows_table": table.name, "schema": staged.schema, **where}
+        return asdict(RowsAt(table.schema, table.name, table.unlogged, staged.schema, ()))
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -202,16 +201,14 @@ class StagingCommitter(PostgresCommitter):
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
         """Refuse rows of the epoch with the same unique key. An index would find them, at three times the cost."""
         doing = f"check the votes of epoch {epoch} for table {self._options.name}"
-        schema = payload_of(committables[0], StagingWriter)["schema"]
         if not self._keys:
             return
         with self.using(doing, UNDECIDED) as session, session.transaction():
             session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
             for key in self._keys:
-                for place, given in _by_place(committables).items():
-                    if (found := twice(session, place.relation, key, given)) is not None:
-                        where = f"sink {self.ctx.sink}, table {schema}.{self._options.name.name}"
-                        raise _doubled(where, key, *found)
+                for place, given in RowsAt.places(committables).items():
+                    where = f"sink {self.ctx.sink}, table {place.schema}.{self._options.name.name}"
+                    StagingTable.check_twice(session, place.relation, key, given, where)
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         doing = f"commit epoch {epoch} to table {self._options.name}"
@@ -222,7 +219,7 @@ class StagingCommitter(PostgresCommitter):
             except Unproven as doubt:
                 outcome = doubt.judged(seen)
             else:
-                self._clear(session, *{place.schema for place in map(RowsAt.of, committables)})
+                self._clear(session, *{place.staging_schema for place in map(RowsAt.of, committables)})
         return [outcome for _ in committables]
 
     def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
@@ -237,7 +234,7 @@ class StagingCommitter(PostgresCommitter):
             except psycopg.errors.UndefinedTable as error:
                 standing = _undefined(error, epoch).judged(seen)
             # In this order: an epoch that another driver applies and clears meanwhile has its mark by now.
-            if self._is_marked(self.marks(session, payload_of(committables[0], StagingWriter)["schema"]), seen, epoch):
+            if self._is_marked(self.marks(session, RowsAt.of(committables[0]).schema), seen, epoch):
                 standing = AlreadyCommitted()
         return [standing for _ in committables]
 
@@ -263,7 +260,7 @@ class StagingCommitter(PostgresCommitter):
 
     def _apply(self, session: Session, seen: Mark | None, epoch: int, given: Sequence[Committable]) -> Outcome:
         """Apply the epoch and leave its mark in one transaction, or find under the marks' lock that it was done."""
-        schema = payload_of(given[0], StagingWriter)["schema"]
+        schema = RowsAt.of(given[0]).schema
         marks = self.marks(session, schema)
         with session.transaction():
             session.run(_IN_ORDER)
@@ -316,45 +313,6 @@ def _undefined(error: psycopg.Error, epoch: int) -> Gone:
     return Gone(f"{error.diag.message_primary}, and no mark holds epoch {epoch}")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RowsAt:
-    """Where a participant's rows wait, as its vote says."""
-
-    schema: str
-    rows_table: str
-    unlogged: bool
-
-    @classmethod
-    def of(cls, committable: Committable) -> RowsAt:
-        voted = payload_of(committable, StagingWriter)
-        return cls(voted["staging_schema"], voted["rows_table"], voted["unlogged"])
-
-    @property
-    def relation(self) -> str:
-        """The qualified name, quoted."""
-        return quoted(self.schema, self.rows_table)
-
-    def registry(self, session: Session) -> VoteRegistry:
-        return VoteRegistry(session, self.schema, unlogged=self.unlogged)
-
-
-def _by_place(committables: Sequence[Committable]) -> dict[RowsAt, list[Committable]]:
-    found: dict[RowsAt, list[Committable]] = {}
-    for committable in committables:
-        found.setdefault(RowsAt.of(committable), []).append(committable)
-    return found
-
-
-def _doubled(where: str, key: UniqueIndex, found: str, partitions: Sequence[int]) -> Fatal:
-    fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
-    why = f"partition {partitions[0]} of this epoch has the key twice"
-    if len(partitions) > 1:
-        why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
-        fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
-    what = f"{where}, constraint {key.name}: key ({', '.join(key.columns)})={found} comes twice"
-    return Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
-
-
 def _waiting(
     session: Session, committables: Sequence[Committable], *, keep: bool = True
 ) -> dict[RowsAt, list[Committable]]:
@@ -362,7 +320,7 @@ def _waiting(
 
     Raises Gone where some are not registered any more. `keep` them so until the transaction ends.
     """
-    found = _by_place(committables)
+    found = RowsAt.places(committables)
     for place, waiting in found.items():
         known = place.registry(session).registered([committable.txn.id for committable in waiting], keep=keep)
         gone = [committable.txn.id for committable in waiting if committable.txn.id not in known]

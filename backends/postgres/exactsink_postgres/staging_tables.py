@@ -12,17 +12,20 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import ClassVar
 
 import psycopg
 from psycopg import sql
 
-from exactsink.contract import Committable
+from exactsink.contract import Committable, Fatal
+from exactsink.toolkit.payloads import read_vote
 from exactsink.toolkit.sql import quoted
+from exactsink_postgres.errors import AGAIN, UNDECIDED
 from exactsink_postgres.own_tables import VoteRegistry, in_query
 from exactsink_postgres.server import Session
 from exactsink_postgres.tables import CREATE_LOCK, Table, UniqueIndex
 
-__all__ = ["ATTEMPT", "Form", "OpenEpoch", "StagingTable", "clear", "make_schema", "twice"]
+__all__ = ["ATTEMPT", "Form", "OpenEpoch", "RowsAt", "StagingTable", "clear", "make_schema"]
 
 ATTEMPT = "exactsink_attempt"
 """The first column of a staging table: the attempt that wrote the row."""
@@ -185,6 +188,30 @@ class StagingTable:
         for name in form.required:
             session.run(f"ALTER TABLE {self.relation} ALTER COLUMN {quoted(name)} SET NOT NULL")
 
+    @staticmethod
+    def check_twice(
+        session: Session, relation: str, key: UniqueIndex, given: Sequence[Committable], where: str
+    ) -> None:
+        """Raise Fatal if a key comes twice in these participants' rows."""
+        columns = in_query(", ".join(map(quoted, key.columns)))
+        some = in_query(" AND ".join(f"{quoted(column)} IS NOT NULL" for column in key.columns))
+        rows = f"FROM {in_query(relation)} WHERE {some} AND {ATTEMPT} = ANY (%s)"
+        attempts = {committable.txn.attempt: committable.txn.partition for committable in given}
+        repeated = f"SELECT ROW({columns})::text AS key {rows} GROUP BY {columns} HAVING count(*) > 1"
+        ((found,),) = session.run(f"SELECT min(key) FROM ({repeated}) AS repeated", list(attempts)).fetchall()
+        if found is None:
+            return
+        query = f"SELECT DISTINCT {ATTEMPT} {rows} AND ROW({columns})::text = %s"
+        holders = session.run(query, list(attempts), found).fetchall()
+        partitions = sorted(attempts[attempt] for (attempt,) in holders)
+        fix = f"drop the doubles before this sink (columns: {', '.join(key.columns)}), then {AGAIN}"
+        why = f"partition {partitions[0]} of this epoch has the key twice"
+        if len(partitions) > 1:
+            why = f"partitions {' and '.join(map(str, partitions))} of this epoch have rows with the same unique key"
+            fix += '; to see them together, set distribution = "hash(key)" for this sink, with the columns of the key'
+        what = f"{where}, constraint {key.name}: key ({', '.join(key.columns)})={found} comes twice"
+        raise Fatal(what, why=f"{why}; {UNDECIDED}", next=fix)
+
 
 def make_schema(session: Session, schema: str) -> None:
     """Make the schema of the staging tables where there is none. Idempotent; belongs into a transaction."""
@@ -194,23 +221,6 @@ def make_schema(session: Session, schema: str) -> None:
     session.run(f"SELECT pg_advisory_xact_lock({CREATE_LOCK})")
     if not session.run(look, schema).fetchall():
         session.run(f"CREATE SCHEMA {quoted(schema)}")
-
-
-def twice(
-    session: Session, relation: str, key: UniqueIndex, given: Sequence[Committable]
-) -> tuple[str, list[int]] | None:
-    """Find a key that comes twice in these participants' rows, and in which partitions it comes."""
-    columns = in_query(", ".join(map(quoted, key.columns)))
-    some = in_query(" AND ".join(f"{quoted(column)} IS NOT NULL" for column in key.columns))
-    rows = f"FROM {in_query(relation)} WHERE {some} AND {ATTEMPT} = ANY (%s)"
-    attempts = {committable.txn.attempt: committable.txn.partition for committable in given}
-    repeated = f"SELECT ROW({columns})::text AS key {rows} GROUP BY {columns} HAVING count(*) > 1"
-    ((found,),) = session.run(f"SELECT min(key) FROM ({repeated}) AS repeated", list(attempts)).fetchall()
-    if found is None:
-        return None
-    query = f"SELECT DISTINCT {ATTEMPT} {rows} AND ROW({columns})::text = %s"
-    holders = session.run(query, list(attempts), found).fetchall()
-    return found, sorted(attempts[attempt] for (attempt,) in holders)
 
 
 def clear(session: Session, tables: Iterable[StagingTable], left: set[StagingTable], *, drop: bool = False) -> None:
@@ -249,3 +259,38 @@ def _empty(session: Session, table: StagingTable, *, drop: bool) -> None:
 
 def _is_there(session: Session, relation: str) -> bool:
     return bool(session.run("SELECT FROM pg_class WHERE oid = to_regclass(%s)", relation).fetchall())
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowsAt:
+    """The payload of a vote: where the participant's rows wait, and the schema of the sink's table.
+
+    `columns` are the columns of the rows of an upsert.
+    """
+
+    staging_schema: str
+    rows_table: str
+    unlogged: bool
+    schema: str
+    columns: tuple[str, ...]
+    VERSION: ClassVar[int] = 3
+
+    @classmethod
+    def of(cls, committable: Committable) -> RowsAt:
+        return read_vote(committable, cls.VERSION, cls)
+
+    @classmethod
+    def places(cls, committables: Sequence[Committable]) -> dict[RowsAt, list[Committable]]:
+        """Sort committables by where their rows wait."""
+        found: dict[RowsAt, list[Committable]] = {}
+        for committable in committables:
+            found.setdefault(cls.of(committable), []).append(committable)
+        return found
+
+    @property
+    def relation(self) -> str:
+        """The qualified name, quoted."""
+        return quoted(self.staging_schema, self.rows_table)
+
+    def registry(self, session: Session) -> VoteRegistry:
+        return VoteRegistry(session, self.staging_schema, unlogged=self.unlogged)

@@ -23,8 +23,9 @@ from exactsink.contract import (
     Txn,
     Unknown,
 )
+from exactsink.toolkit.payloads import check_version
 from exactsink_postgres.committer import UNBEGUN, PostgresCommitter, check_owners, finish, list_prepared
-from exactsink_postgres.load import LoadingWriter, Ticket, payload_of
+from exactsink_postgres.load import LoadingWriter, Ticket
 from exactsink_postgres.options import PostgresOptions
 from exactsink_postgres.preflight import set_on_server
 from exactsink_postgres.tables import chosen_columns, ensure_table
@@ -100,7 +101,7 @@ class TwoPhaseCommitter(PostgresCommitter):
 def _read(committables: Sequence[Committable]) -> Sequence[str]:
     """Return the names of the prepared transactions. Raises Fatal for a vote of another release."""
     for committable in committables:
-        payload_of(committable, TwoPhaseWriter)
+        check_version(committable, TwoPhaseWriter.payload_version)
     return [committable.txn.id for committable in committables]
 
 

@@ -22,12 +22,12 @@ from exactsink.protocol.journal.records import Claim, Clean, Columns, Decide, De
 from exactsink.protocol.lineage import check_follows, check_replay, given_twice, nobody_has_its_rows, out_of_order
 from exactsink.protocol.marks import Marks
 from exactsink.protocol.quarantine import check_quarantined, quarantined
-from exactsink.protocol.reach import Part, Reach, Start
+from exactsink.protocol.reach import EpochResult, Part, Reach, Start
 from exactsink.protocol.sinks import Sink, bound_sinks, check_identity, check_kept_sinks, committer_of, is_bound
 from exactsink.protocol.sweep import Sweep
 from exactsink.protocol.votes import EpochPlan, Judging, SinkPlan, Vote, check_deadlines, check_votes, same_rows, total
 
-__all__ = ["Batch", "Coordinator", "EpochResult", "State"]
+__all__ = ["Batch", "Coordinator", "State"]
 
 _REWRITES = 3
 """How often the lost rows of one epoch are written again before the driver gives up."""
@@ -51,15 +51,6 @@ class Batch:
     ends: Sequence[str] = ()
     previous: str = ""
     columns: Mapping[str, Columns] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class EpochResult:
-    """The result of a batch. `skipped`: it was decided before. `rows` are the decided rows by sink."""
-
-    epoch: int
-    skipped: bool
-    rows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

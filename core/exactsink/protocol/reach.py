@@ -1,4 +1,4 @@
-"""The sinks of a job that answer at a start, and the result in each.
+"""The sinks of a job that answer at a start, and the results of a start and of an epoch.
 
 A driver needs all of them. An operator's recovery sets aside the sinks that don't answer. It commits the decision in
 the others, and sweeps nowhere, because an unreachable sink's mark might prove that the journal is outdated. An Unknown
@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from exactsink.contract import ExactsinkError, Fenced, InDoubtError, Outcome, Refused
 
-__all__ = ["OutcomeUnknown", "Part", "Reach", "Start"]
+__all__ = ["EpochResult", "OutcomeUnknown", "Part", "Reach", "Start"]
 
 T = TypeVar("T")
 
@@ -96,3 +96,12 @@ class Start:
     swept: Mapping[str, int]
     held_back: frozenset[str]
     aside: Mapping[str, Exception]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochResult:
+    """The result of a batch. `skipped`: it was decided before. `rows` are the decided rows by sink."""
+
+    epoch: int
+    skipped: bool
+    rows: Mapping[str, int]

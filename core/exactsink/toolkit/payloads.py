@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from exactsink.contract import Committable, Fatal, JobContext
 
-__all__ = ["check_own", "check_version"]
+__all__ = ["check_own", "check_version", "read_vote"]
+
+_Vote = TypeVar("_Vote")
+_adapter = cache(TypeAdapter)
 
 
 def check_own(ctx: JobContext, committables: Iterable[Committable]) -> None:
@@ -28,3 +35,18 @@ def check_version(committable: Committable, readable: int) -> None:
             why=f"this release reads version {readable}",
             next="start the job with the release of exactsink that wrote the epoch",
         )
+
+
+def read_vote(committable: Committable, readable: int, kind: type[_Vote]) -> _Vote:
+    """Read a vote's JSON as a dataclass, strictly. Raises Fatal for another version or form."""
+    check_version(committable, readable)
+    try:
+        vote: _Vote = _adapter(kind).validate_json(committable.payload, strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise Fatal(
+            f"the vote of {committable.txn.id} can't be read",
+            why=f"somebody changed the journal: {'.'.join(map(str, wrong['loc']))} {wrong['msg']}",
+            next="restore the journal from a copy, then start the job again; nothing was committed or aborted",
+        ) from None
+    return vote

@@ -14,7 +14,7 @@ from tests.servers.azurite import Azurite
 from tests.servers.fake_gcs import FakeGcs
 from tests.servers.hdfs import Hdfs
 from tests.servers.s3 import S3 as S3Server
-from tests.servers.s3_proxy import COMPLETE, Answer, Ask
+from tests.servers.s3_rules import COMPLETE, Answer, Ask
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
 
 __all__ = ["AZURE", "GCS", "HDFS", "S3", "Cloud", "Counted", "Emulator", "Kind"]

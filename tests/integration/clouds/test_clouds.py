@@ -22,7 +22,7 @@ from exactsink_files.stores import Store
 from exactsink_files.uploads import identity
 from exactsink_files.votes import VotedFiles
 from tests.integration.clouds.cloud import Cloud, Counted
-from tests.servers.s3_proxy import Answer, Ask, SlowDown, Trap
+from tests.servers.s3_rules import Answer, Ask, SlowDown, Trap
 from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, STANDS, TEXT, files, kinds, lines, rows, swept
 from tests.unit.journals import DRIVER, QUERY, Driver, decided
 

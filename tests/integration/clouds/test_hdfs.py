@@ -14,7 +14,8 @@ from exactsink.toolkit.storage import ObjectPath
 from exactsink.toolkit.storage.hdfs_files import HdfsFiles
 from exactsink_files.snapshots import snapshot
 from tests.servers.hdfs import Hdfs, HdfsServer, own_hdfs
-from tests.servers.s3_proxy import Trap, cutting_s3
+from tests.servers.s3_proxy import cutting_s3
+from tests.servers.s3_rules import Trap
 from tests.servers.waiting import wait_until
 from tests.unit.files_sink import EPOCH, files, rows, two_files
 from tests.unit.journals import DRIVER, QUERY, Driver, decided

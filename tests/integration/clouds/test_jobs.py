@@ -17,7 +17,7 @@ from tests.integration.clouds.cloud import AZURE, GCS, HDFS, Cloud, Kind
 from tests.servers.azurite import own_azurite
 from tests.servers.fake_gcs import own_fake_gcs
 from tests.servers.hdfs import own_hdfs
-from tests.servers.s3_proxy import SlowDown, Trap
+from tests.servers.s3_rules import SlowDown, Trap
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 

@@ -31,7 +31,8 @@ from exactsink_delta.conformance import DeltaTarget
 from tests.conformance.test_backends import OF_TABLES
 from tests.integration.delta.tables import before_once, epochs, found, interrupted, read, rows, session, table
 from tests.servers.s3 import S3
-from tests.servers.s3_proxy import Trap, cutting_s3
+from tests.servers.s3_proxy import cutting_s3
+from tests.servers.s3_rules import Trap
 
 APP = "exactsink:shop:lake"
 DONE = contract.Mark("ab", 0, frozenset(["ab"]))

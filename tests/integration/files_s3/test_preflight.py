@@ -16,7 +16,8 @@ from tests.integration.files_s3.lake import Lake
 from tests.integration.s3.calls import RIGHTS
 from tests.integration.s3.calls import Calls as Requests
 from tests.servers.s3 import SECRET
-from tests.servers.s3_proxy import COMPLETE, ForgetsUploads, S3Proxy, Trap
+from tests.servers.s3_proxy import S3Proxy
+from tests.servers.s3_rules import COMPLETE, ForgetsUploads, Trap
 from tests.unit.files_sink import DAYS, EPOCH, SCHEMA, files
 
 

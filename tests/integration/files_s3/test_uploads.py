@@ -21,7 +21,8 @@ from exactsink_files.upload_files import part_bytes
 from exactsink_files.votes import Part, VotedFiles
 from tests.integration.files_s3.lake import Lake
 from tests.servers.s3 import KIND
-from tests.servers.s3_proxy import ABORT, COMPLETE, Answer, Ask, Cuts, ForgetsUploads, ListsWholeKeys, S3Proxy, Trap
+from tests.servers.s3_proxy import S3Proxy
+from tests.servers.s3_rules import ABORT, COMPLETE, Answer, Ask, Cuts, ForgetsUploads, ListsWholeKeys, Trap
 from tests.unit.files_sink import DAYS, EPOCH, LINES, STANDS, TEXT, kinds, lines, rows, swept
 
 

@@ -15,7 +15,8 @@ from exactsink_iceberg.conformance import StrictTarget
 from tests.integration.iceberg.lake import Lake, epochs, interrupted, rows
 from tests.servers.iceberg_catalog import RestCatalog
 from tests.servers.process import owned
-from tests.servers.s3_proxy import Trap, cutting_s3
+from tests.servers.s3_proxy import cutting_s3
+from tests.servers.s3_rules import Trap
 
 pytestmark = pytest.mark.proof
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 from exactsink.contract import Committable, Txn
 from exactsink_kafka.messages import Described
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import Marking, Ticket, Transaction, Vote
+from exactsink_kafka.transactions import Marking, Ticket, Transaction, Voted
 from exactsink_kafka.wire import Wire
 from exactsink_kafka.writer import KafkaWriter
 from tests.servers.kafka import Kafka
@@ -65,7 +65,7 @@ class Attempts:
 
     def commit(self, *committables: Committable) -> None:
         """Commit from here, as a driver does."""
-        assert set(self.end(*[Vote.load(one).transaction for one in committables], commit=True)) == {0}
+        assert set(self.end(*[Voted.load(one).transaction for one in committables], commit=True)) == {0}
 
     def end(self, *transactions: Transaction, commit: bool) -> list[int]:
         with closing(self.wire()) as wire:

@@ -17,7 +17,7 @@ from exactsink.testing import Session
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import PAYLOAD_VERSION, PoolId, Transaction, Vote, Written
+from exactsink_kafka.transactions import PAYLOAD_VERSION, PoolId, Transaction, Voted, Written
 from exactsink_kafka.wire import Wire
 from tests.assessed import commit_assessed
 from tests.servers.kafka_view import Kafka
@@ -112,12 +112,12 @@ class Participants:
         admin.delete_records([place])[place].result(_ANSWER)
 
     def vote(self, slot: int, *values: str, timeout: float = 60) -> Committable:
-        """Vote as a task does: write, and name the open transaction and where its rows begin."""
+        """Voted as a task does: write, and name the open transaction and where its rows begin."""
         self.begin(slot, *values, timeout=timeout)
         return self.committable(slot, len(values))
 
     def votes(self, count: int, first: int = 0, **settings: Any) -> list[Committable]:
-        """Vote in so many tasks at a time, each with two rows."""
+        """Voted in so many tasks at a time, each with two rows."""
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(lambda slot: self.begin(slot, *_rows(slot), **settings), range(first, first + count)))
         return [self.committable(slot, 2) for slot in range(first, first + count)]
@@ -127,7 +127,7 @@ class Participants:
         rows_there = self.wire.rows_of(found.transaction, found.partitions)
         topic_id = self.wire.topics([self.topic])[self.topic].id
         written = Written(self.topic, topic_id, {partition: r.first_offset for (_, partition), r in rows_there.items()})
-        vote = Vote(found.transaction, self.wire.cluster().id, (written,))
+        vote = Voted(found.transaction, self.wire.cluster().id, (written,))
         txn = Txn(self.job, 0, "out", 1, TOKEN, slot, slot)
         return Committable(txn, rows, vote.dump(), PAYLOAD_VERSION, store_ref=found.transaction.ref)
 
@@ -148,7 +148,7 @@ class Participants:
 
 
 def transaction_of(committable: Committable) -> Transaction:
-    return Vote.load(committable).transaction
+    return Voted.load(committable).transaction
 
 
 def kinds(outcomes: Sequence[object]) -> list[str]:

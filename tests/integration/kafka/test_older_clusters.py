@@ -12,7 +12,7 @@ from exactsink.contract import Committed, ExactsinkError, JobContext, Lost, Unkn
 from exactsink.testing import Session
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.preflight import findings
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Voted
 from tests.assessed import commit_assessed
 from tests.integration.kafka.attempts import Attempts, attempts_on, rows, topic_of
 from tests.servers.kafka import KafkaServer
@@ -71,14 +71,14 @@ def test_a_use_of_an_id_has_two_epochs_and_no_other_s_end_is_taken_for_its_own(
     batches = [pinned(0, b"%d" % number) for number in range(4)]
     kept, lost = (attempts.voted(batches[number], attempt=number) for number in (0, 1))
     assert commit_assessed(session(attempts), 0, [kept]) == [Committed()]
-    assert attempts.end(Vote.load(lost).transaction, commit=False) == [0]
+    assert attempts.end(Voted.load(lost).transaction, commit=False) == [0]
     later = [attempts.voted(batches[number + 2], attempt=number) for number in (0, 1)]
     for before, after in zip((kept, lost), later, strict=True):
-        used, taken = (Vote.load(one).transaction for one in (before, after))
+        used, taken = (Voted.load(one).transaction for one in (before, after))
         assert (taken.id, taken.producer_id) == (used.id, used.producer_id)
         assert taken.producer_epoch - used.producer_epoch >= 2
     assert commit_assessed(session(attempts), 0, later[:1]) == [Committed()]
-    assert attempts.end(Vote.load(later[1]).transaction, commit=False) == [0]
+    assert attempts.end(Voted.load(later[1]).transaction, commit=False) == [0]
     shown, gone, again, never = commit_assessed(session(attempts), 0, [kept, lost, *later])
     assert {type(one).__name__ for one in (shown, again)} == {"AlreadyCommitted"}
     assert {type(one) for one in (gone, never)} == {Lost}

@@ -10,7 +10,7 @@ import pytest
 
 from exactsink.contract import Committable, InDoubt, Retryable, Unknown
 from exactsink_kafka.outcomes import resolve
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Voted
 from tests.integration.kafka.participants import TOKEN, Participants, transaction_of
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -34,7 +34,7 @@ def unknown(participants: Participants, vote: Committable) -> str:
 def test_what_an_open_transaction_holds_up_is_named_by_partition_and_offset(participants: Participants) -> None:
     first = participants.vote(0, "a", "b")
     second = participants.vote(1, "c")
-    [written] = Vote.load(second).written
+    [written] = Voted.load(second).written
 
     said = blocked(participants, first)
     assert len(said) == 2
@@ -74,7 +74,7 @@ def test_deleted_records_prove_nothing_and_one_partition_that_is_left_proves_all
     committed = moved_on(participants, 0, commit=True)
     aborted = moved_on(participants, 1, commit=False)
     participants.begin(8, "y", "y").commit_transaction()
-    [written] = Vote.load(aborted).written
+    [written] = Voted.load(aborted).written
     ends = [written.first_offsets[partition] + 2 for partition in (0, 1)]
 
     participants.delete_records(0, ends[0])
@@ -99,7 +99,7 @@ def test_a_foreign_open_transaction_that_hides_the_end_is_waited_for_and_named(p
 
     for vote in (committed, aborted):
         with pytest.raises(Retryable, match=f"producer id {producer.producer_id} .* holds the last stable offset"):
-            resolve(participants.wire, Vote.load(vote), "PRODUCER_FENCED", wait_seconds=0.1)
+            resolve(participants.wire, Voted.load(vote), "PRODUCER_FENCED", wait_seconds=0.1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(participants.commit, committed, aborted)
         foreign.abort_transaction()

@@ -13,7 +13,7 @@ import pytest
 from kafka.net.transport import KafkaTCPTransport
 from kafka.protocol.admin.client_quotas import AlterClientQuotasRequest
 
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Voted
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.attempts import attempts_on, topic_of
 from tests.integration.kafka.marked import Driver, Site
@@ -61,7 +61,7 @@ def test_a_writer_over_its_rate_of_bytes_waits_as_long_as_brokers_ask(
         vote = attempts.voted(*(pa.record_batch({"value": rows[n : n + 500]}) for n in range(0, 3000, 500)))
         assert caplog.text.count("Connection made") == 2, "the first one, that finds the brokers, and one to the broker"
         assert caplog.text.count("ProduceResponse throttled by broker") > 3
-        assert wire.end([Vote.load(vote).transaction], commit=True) == [0]
+        assert wire.end([Voted.load(vote).transaction], commit=True) == [0]
     assert amiss(kafka, topic_of(attempts), 3000) == ""
     assert early == []
 

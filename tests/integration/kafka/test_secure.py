@@ -14,7 +14,7 @@ from exactsink.testing import Session
 from exactsink_kafka.backend import KafkaBackend
 from exactsink_kafka.options import KafkaOptions
 from exactsink_kafka.outcomes import read_back
-from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.transactions import Transaction, Voted
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.preflight_site import ROWS, check, context, secured
 from tests.servers.kafka_secure import PASSWORDS, SecureKafka, secure_kafka
@@ -77,7 +77,7 @@ def test_the_documented_grants_are_enough_for_an_epoch_s_whole_life(
             assert session.commit(0, votes) == [AlreadyCommitted()]
     session.abort(*session.listed())
     wire = Wire(options, "exactsink tests")
-    proofs = [read_back(wire, Vote.load(vote))[0] for vote in votes]
+    proofs = [read_back(wire, Voted.load(vote))[0] for vote in votes]
     wire.close()
     assert [type(proof) for proof in proofs] == [AlreadyCommitted, Lost]
     assert [row.value for row in site.server.rows(topic)][before:] == [b"v0"]

@@ -18,7 +18,7 @@ from exactsink.contract import Committable, Event, Retryable, Txn, Unknown
 from exactsink_kafka.columns import Codec, Columns, batch_of, runs_of
 from exactsink_kafka.messages import Seen, produce_request
 from exactsink_kafka.outcomes import resolve
-from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Vote, Written
+from exactsink_kafka.transactions import PAYLOAD_VERSION, Transaction, Voted, Written
 from exactsink_kafka.wire import Place, Wire, Writers
 from exactsink_kafka.writer import KafkaWriter, row_producer
 from tests.integration.kafka.attempts import attempts_on
@@ -104,7 +104,7 @@ def test_rows_that_were_compacted_away_prove_nothing(server: KafkaServer) -> Non
 
 
 def _look(participants: Participants, vote: Committable, partition: int) -> Seen:
-    [written] = Vote.load(vote).written
+    [written] = Voted.load(vote).written
     return participants.wire.look(written.topic_id, partition, written.first_offsets[partition])
 
 
@@ -131,7 +131,7 @@ def test_a_forgotten_transaction_is_only_committed_where_it_is_whole_and_seen(se
         hidden, halved = forgotten(participants, 0), forgotten(participants, 1)
         _mark(participants, hidden, 1, commit=False)
         with pytest.raises(Retryable, match="holds the last stable offset") as refused:
-            resolve(participants.wire, Vote.load(hidden), "49", wait_seconds=0.1)
+            resolve(participants.wire, Voted.load(hidden), "49", wait_seconds=0.1)
         assert f"producer id {transaction_of(hidden).producer_id} " not in str(refused.value), "it waits for others"
         foreign.commit_transaction()
         assert participants.commit(hidden) == ["Lost"]
@@ -153,7 +153,7 @@ def forgotten(participants: Participants, slot: int) -> Committable:
     [answer] = wire.asker.use("write", lambda channel: channel.ask([(request, 1)]))
     assert {there.error_code for there in answer.responses[0].partition_responses} == {0}
     begins = {number: row.first_offset for (_, number), row in wire.rows_of(one, [(topic, 0), (topic, 1)]).items()}
-    vote = Vote(one, wire.cluster().id, (Written(topic, wire.topics([topic])[topic].id, begins),))
+    vote = Voted(one, wire.cluster().id, (Written(topic, wire.topics([topic])[topic].id, begins),))
     txn = Txn(participants.job, 0, "out", 1, TOKEN, slot, slot)
     return Committable(txn, 2, vote.dump(), PAYLOAD_VERSION, store_ref=one.ref)
 

@@ -19,7 +19,7 @@ from exactsink.contract import Retryable
 from exactsink_kafka import channel, messages
 from exactsink_kafka.messages import LoggedBatch, Seen
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import Transaction, Vote
+from exactsink_kafka.transactions import Transaction, Voted
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.participants import Participants, transaction_of
 from tests.servers.kafka_view import Kafka
@@ -113,7 +113,7 @@ def test_what_lies_at_an_offset_is_seen_as_a_reader_of_what_is_committed(partici
     committed, aborted = participants.vote(0, "a", "b", "c"), participants.vote(1, "d", "e")
     participants.end(committed, commit=True)
     participants.end(aborted, commit=False)
-    [written] = Vote.load(aborted).written
+    [written] = Voted.load(aborted).written
     wire, one, lost = participants.wire, transaction_of(committed), transaction_of(aborted)
     participants.commit(committed, aborted)
     ends = participants.begin(2, "open", "open") and written.first_offsets[0] + 3

@@ -17,7 +17,7 @@ import pytest
 
 from exactsink.contract import Committed, Fatal, JobContext
 from exactsink_kafka.committer import KafkaCommitter
-from exactsink_kafka.transactions import Ticket, Vote
+from exactsink_kafka.transactions import Ticket, Voted
 from tests.integration.kafka.attempts import HEADERS, Attempts, Row, attempts_on, rows, topic_of, written
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
@@ -59,7 +59,7 @@ def test_every_kind_of_row_shows_when_another_ends_the_transaction_that_the_vote
     assert (committable.txn, committable.rows, committable.digest) == (attempts.txn(), len(pairs), 0)
     assert committable.deadline is not None
     assert before + 60 <= committable.deadline <= time.time() + 60
-    vote = Vote.load(committable)
+    vote = Voted.load(committable)
     assert committable.ref == vote.transaction.ref
     assert (vote.transaction.id, vote.cluster) == (attempts.id(), attempts.cluster)
 
@@ -186,7 +186,7 @@ def test_headers_timestamps_and_topics_of_rows(kafka: Kafka) -> None:
     assert [records[value].headers for value in (b"a", b"b", b"c", b"d")] == [tuple(h or ()) for h in headers]
     assert (records[b"a"].timestamp, records[b"c"].timestamp) == (1767323045678, 1000)
     assert now - 1000 < records[b"b"].timestamp < now + 60_000
-    assert {topic.topic: dict(topic.first_offsets) for topic in Vote.load(committable).written} == {
+    assert {topic.topic: dict(topic.first_offsets) for topic in Voted.load(committable).written} == {
         one: {0: 0, 1: 0},
         two: {0: 0, 1: 0},
     }

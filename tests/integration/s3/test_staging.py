@@ -13,7 +13,7 @@ from exactsink.contract import AlreadyCommitted, Committed, Lost, Mark, Retryabl
 from exactsink.toolkit.storage import ObjectPath, store_findings
 from exactsink.toolkit.storage.object_file import ObjectFile
 from tests.integration.s3.calls import RIGHTS, Calls
-from tests.unit.test_idempotent import Keyed, keyed
+from tests.unit.keyed_store import Keyed, keyed, make_store, puts
 from tests.unit.upsert_sink import Sink, upsert
 
 WIDE = pa.schema([("id", pa.int64()), ("v", pa.string())])
@@ -27,6 +27,7 @@ def sink(tmp_path: Path, place: ObjectPath) -> Sink:
 
 @pytest.fixture
 def keys(tmp_path: Path, place: ObjectPath) -> Keyed:
+    make_store(tmp_path)
     sink = keyed(tmp_path)
     return replace(sink, ctx=replace(sink.ctx, staging=str(place)))
 
@@ -139,7 +140,9 @@ def test_what_staging_calls_is_tried_before_the_first_row_and_its_rights_are_on_
     assert [one.severity for one in found] == (["error"] if operation in tried else [])
 
 
-def test_the_marks_of_a_store_with_keys_stand_beside_its_staged_rows(keys: Keyed, place: ObjectPath) -> None:
+def test_the_marks_of_a_store_with_keys_stand_beside_its_staged_rows(
+    keys: Keyed, place: ObjectPath, tmp_path: Path
+) -> None:
     other = replace(keys, ctx=replace(keys.ctx, lineage="L2"))
     assert keys.mark() is None
     assert keys.put_birth() == other.put_birth() == Mark("L1")
@@ -147,6 +150,6 @@ def test_the_marks_of_a_store_with_keys_stand_beside_its_staged_rows(keys: Keyed
     assert keys.commit_marked(0, votes) == [Committed()] * 2
     assert keys.commit_marked(0, votes) == [AlreadyCommitted()] * 2
     assert keys.commit_marked(1, keys.vote(1, [(1, "A")])) == [Committed()]
-    assert (keys.rows(), keys.puts()) == ({"1": "A", "2": "b"}, {"1": 2, "2": 1})
+    assert puts(tmp_path) == {1: 2, 2: 1}
     assert place.names() == ["orders.keyed.e1.applied"]
     assert keys.mark() == Mark("L1", 1, frozenset({"aa"}), None)

@@ -149,7 +149,7 @@ def _statements(
     (held,) = forms
     columns = tuple(name for name in held if name not in (pg.ATTEMPT, ROW, DELETED, ORDER))
     first = next(iter(waiting.values()))[0]
-    brought = tuple(pg.payload_of(first, pg.StagingWriter)["columns"])
+    brought = pg.RowsAt.of(first).columns
     if table.mode == "replace":
         brought += tuple(name for (name,) in session.run(RESET, target, list(brought)) if name in columns)
     sources = tuple(

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     PrivateAttr,
     SecretStr,
@@ -21,6 +19,7 @@ from pydantic import (
 )
 
 from exactsink.contract import ConfigError, FileMode
+from exactsink.job.config.section import Section, Settings
 from exactsink.toolkit.local_paths import absolute_path, real_path
 from exactsink.toolkit.storage import AnyPath, is_object_url, object_scheme, path_of, refused_store
 
@@ -49,20 +48,6 @@ _FUNCTION = r"^[\w.]+:[\w.]+$"
 _TRIGGER = re.compile(r"available_now|\d+ (millisecond|second|minute|hour)s?")
 
 
-def _dotted(value: Any) -> Any:
-    """Return settings by their full names, because TOML reads an unquoted `kafka.group.id = "x"` as nested tables."""
-    if not isinstance(value, dict):
-        return value
-    flat: dict[str, Any] = {}
-    for key, item in value.items():
-        below = _dotted(item)
-        flat |= {f"{key}.{name}": one for name, one in below.items()} if isinstance(below, dict) else {key: item}
-    return flat
-
-
-_Settings = Annotated[
-    Mapping[str, str | int | float | bool], BeforeValidator(_dotted), WithJsonSchema({"type": "object"})
-]
 NEW_NAME = r"^[a-z0-9][a-z0-9-]{0,39}$"
 """`NAME_PATTERN`, for reading ids, also allows a dash first. A new name may not, because `-` in a table means none."""
 NAME_WANTED = "a name has lower-case letters, digits and dashes, no dash first, 40 at most"
@@ -75,11 +60,7 @@ _Names = Annotated[
 ]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class JobSection(_Section):
+class JobSection(Section):
     """`[job]`: the job's name, its checkpoint and journal, and how it runs."""
 
     name: _Name = Field(examples=["orders"])
@@ -198,7 +179,7 @@ class JobSection(_Section):
         return _seconds(self.stop_within)
 
 
-class ObserveSection(_Section):
+class ObserveSection(Section):
     """`[observe]`: where metrics go, in addition to the log."""
 
     prometheus: Annotated[str, Field(pattern=r"^[^:]*:\d+$")] | None = Field(default=None, examples=["127.0.0.1:9108"])
@@ -223,18 +204,18 @@ class ObserveSection(_Section):
         return self
 
 
-class SparkSection(_Section):
+class SparkSection(Section):
     """`[spark]`: the session that `exactsink run` makes."""
 
     master: str | None = None
     """Spark's master, for example `local[2]`. Leave it out under spark-submit, which names the master itself."""
     packages: tuple[str, ...] = ()
     """Maven coordinates of packages for Spark, as in `spark.jars.packages`."""
-    conf: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
+    conf: Settings = Field(default_factory=dict, repr=False)  # may hold secrets
     """Spark's settings. exactsink passes them on unchanged."""
 
 
-class SourceSection(_Section):
+class SourceSection(Section):
     """`[source]`: the source that `exactsink run` reads by `spark.readStream`."""
 
     format: str = Field(examples=["csv"])
@@ -243,7 +224,7 @@ class SourceSection(_Section):
     """The schema as DDL, for example `id BIGINT, name STRING`. Some sources need one."""
     path: str | None = Field(default=None, repr=False)
     """The argument of the reader's `load`: for files, their folder. A relative path begins at the job file's folder."""
-    options: _Settings = Field(default_factory=dict, repr=False)  # may hold secrets
+    options: Settings = Field(default_factory=dict, repr=False)  # may hold secrets
     """The source's own options, as in `spark.readStream.options`."""
 
     @field_validator("path")
@@ -255,7 +236,7 @@ class SourceSection(_Section):
         return f"file://{path}" if value.lower().startswith("file:") else path  # not Hadoop's default file system
 
 
-class TransformSection(_Section):
+class TransformSection(Section):
     """`[transform]`: a SQL query that makes the sinks' frame. The table `source` is the source's frame. Set one of the
     two keys."""
 
@@ -291,7 +272,7 @@ class TransformSection(_Section):
             raise ConfigError(f"{self.key} can't be read", why=why or "", next="correct [transform] sql_file") from None
 
 
-class SinkSection(_Section):
+class SinkSection(Section):
     """Options of every sink, `[sinks.NAME]`. All other keys in its table are the backend's."""
 
     backend: str = Field(examples=["files"])
@@ -340,7 +321,7 @@ class SinkSection(_Section):
         return self
 
 
-class JobConfig(_Section):
+class JobConfig(Section):
     """A whole job, as in its file. `sinks` has the core options, `options` each backend's own, unchecked."""
 
     job: JobSection

@@ -1,9 +1,9 @@
 """Two easier roads to a backend, over rows that are staged durably: `StagedBackend` and `IdempotentBackend`."""
 
 from exactsink.toolkit.roads.idempotent import IdempotentBackend, Version
+from exactsink.toolkit.roads.marker import Marker
 from exactsink.toolkit.roads.staged import (
     Applier,
-    Marker,
     MarkerCommitter,
     StagedBackend,
     StagedCommitter,

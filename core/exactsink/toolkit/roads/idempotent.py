@@ -21,7 +21,8 @@ import pyarrow as pa
 from exactsink.contract.backend import BackendOptions, Committer
 from exactsink.contract.errors import ConfigError, Fatal, LineageError, Retryable
 from exactsink.contract.model import FileMode, Finding, JobContext, Traits
-from exactsink.toolkit.roads.staged import Applier, Marker, StagedCommitter, StagingBackend
+from exactsink.toolkit.roads.marker import Marker
+from exactsink.toolkit.roads.staged import Applier, StagedCommitter, StagingBackend
 from exactsink.toolkit.roads.staging import staging_errors
 from exactsink.toolkit.storage.durable import (
     create_file,
