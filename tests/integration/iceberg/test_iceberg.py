@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.peer_faults.spark_tables import ICEBERG, rows_in_spark
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.table import Table
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Mark, Retryable, Unknown
@@ -41,14 +41,49 @@ def rolled_back(lake: Lake, steps: int) -> None:
     lake.table().manage_snapshots().rollback_to_snapshot(line[-1 - steps].snapshot_id).commit()
 
 
+def tag(lake: Lake) -> None:
+    lake.table().manage_snapshots().create_tag(lake.table().snapshots()[-1].snapshot_id, "kept").commit()
+
+
+def replaced(lake: Lake) -> None:
+    """Do as `CREATE OR REPLACE TABLE` of Spark does, and append: only the branch goes, the snapshots stay."""
+    lake.table().manage_snapshots().remove_branch("main").commit()
+    appended(lake, 9)
+
+
+def other_sink(lake: Lake) -> None:
+    """Let another sink cut the line of snapshots below its own, twice."""
+    other = lake.session(sink="other", keep_snapshots=1)
+    for epoch in range(4):
+        epochs(other, epoch)
+        other.trim_marks()
+
+
+def partly_expired(lake: Lake) -> None:
+    rolled_back(lake, 1)
+    appended(lake, 9)
+    lake.table().maintenance.expire_snapshots().by_ids(
+        [each.snapshot_id for each in lake.table().snapshots()[:2]]
+    ).commit()
+
+
 OPERATIONS: dict[str, tuple[Callable[[Lake], object], Mark]] = {
     "another appends": (lambda lake: appended(lake, 9), HEAD),
     "expiry": (lambda lake: (appended(lake, 9), expire(lake.table())), HEAD),
+    "a tag, and expiry": (lambda lake: (tag(lake), appended(lake, 9, 10), expire(lake.table())), HEAD),
     "rollback by one": (lambda lake: rolled_back(lake, 1), Mark("ab", 0, frozenset(["ab"]))),
     "rollback, then an append": (
         lambda lake: (rolled_back(lake, 1), appended(lake, 9)),
         Mark("ab", 0, frozenset(["ab"])),
     ),
+    "rollback, an append, then an expiry of older ones": (partly_expired, Mark("ab")),
+    "replaced": (replaced, Mark("ab")),
+    "replaced beside a branch": (
+        lambda lake: (tag(lake), replaced(lake)),
+        Mark("ab"),
+    ),
+    "another sink expires its own": (other_sink, HEAD),
+    "another sink expires its own, then replaced": (lambda lake: (other_sink(lake), replaced(lake)), Mark("ab")),
     "rollback of all": (lambda lake: rolled_back(lake, 2), Mark("ab")),
     "rollback to another's, then expiry": (lambda lake: (rolled_back(lake, 2), expire(lake.table())), Mark("ab")),
     "dropped and made again": (
@@ -115,6 +150,33 @@ def test_a_lost_answer_puts_an_epoch_once(lake: Lake, error: str, landed: bool) 
     assert sink.commit(0, voted) == [AlreadyCommitted()] * 2
     lists = list((lake.folder / "lake/shop/orders/metadata").glob("snap-*.avro"))
     assert len(lists) == 1 + (not landed), "a try that may still land keeps its files until another has followed"
+
+
+def test_a_try_that_landed_keeps_its_files_after_a_rollback(lake: Lake) -> None:
+    sink, done = lake.session(), list[object]()
+    epochs(sink, 0)
+
+    def lost(real: Callable[..., Any], *asked: Any) -> Any:
+        answer = real(*asked)
+        if not done:
+            done.append((rolled_back(lake, 1), appended(lake, 9)))
+            raise ConnectionError("gone")
+        return answer
+
+    assert committed_by(sink, 1, sink.prepare(1, [rows(1)]), lost) == {Committed()}
+    table = lake.table()
+    assert [table.scan(snapshot_id=each.snapshot_id).count() for each in table.snapshots()] == [1, 2, 2, 3]
+    assert lake.ids() == Counter([0, 1, 9])
+
+
+def test_a_catalog_that_refuses_only_the_commit_is_named(lake: Lake) -> None:
+    sink = lake.session()
+
+    def refuse(*asked: Any) -> Any:
+        raise ForbiddenError("403")
+
+    with pytest.raises(Fatal, match="refuses this account"):
+        committed_by(sink, 0, sink.prepare(0, [rows(0)]), refuse)
 
 
 def test_another_writer_gets_in_between_both_stand_and_the_refused_manifests_go(lake: Lake) -> None:

@@ -6,7 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +22,11 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Mark, PreflightError
 from exactsink.testing.target import ROWS
+from exactsink_iceberg.marks import ancestors
 from exactsink_iceberg.options import IcebergOptions
 from tests.integration.iceberg.lake import KEY, Lake, epochs, interrupted, rows
+
+DAY = datetime(2026, 1, 2)
 
 
 def found(lake: Lake, schema: pa.Schema = ROWS, **options: Any) -> list[str]:
@@ -73,7 +77,7 @@ def all_the_time(*works: tuple[Callable[[], object], float]) -> Iterator[Counter
 @pytest.mark.proof
 @pytest.mark.parametrize("number", [20, 100])
 def test_epochs_beside_an_appender_a_compaction_and_an_expiry_that_go_on(lake: Lake, number: int) -> None:
-    sink, given = lake.session(), iter(range(-1, -100_000, -1))
+    sink, given = lake.session(keep_snapshots=3), iter(range(-1, -100_000, -1))
     sink.put_birth()
     epochs(sink, 0)
     theirs = list[int]()
@@ -90,32 +94,38 @@ def test_epochs_beside_an_appender_a_compaction_and_an_expiry_that_go_on(lake: L
     with all_the_time((append, 0.1), (lambda: compacted(lake), 1), (expire, 1)) as done:
         for epoch in range(1, number):
             assert set(sink.commit_marked(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}
+            sink.trim_marks()
             assert sink.mark() == Mark("ab", epoch, frozenset(["ab"]))
     assert len(done) == 3, "each has worked"
     assert lake.ids() == Counter([*range(number), *theirs])
 
 
 def test_columns_are_refused_added_or_widened_when_an_epoch_is_opened(lake: Lake) -> None:
-    narrow = rows(0).set_column(0, pa.field("id", pa.int32()), pa.array([0], pa.int32()))
+    """Columns of the table that may not be NULL stay so, also if the rows' may be; a new one may be NULL."""
+    narrow = rows(0).set_column(0, pa.field("id", pa.int32(), False), pa.array([0], pa.int32()))
+    narrow = narrow.set_column(1, pa.field("kind", pa.string(), False), narrow["kind"])
+    price, note = pa.array([Decimal("1.5")], pa.decimal128(10, 2)), pa.field("note", pa.string(), False)
     sink = lake.session()
-    sink.commit(0, sink.prepare(0, [narrow]))
-    wider = rows(1).append_column("note", pa.array(["n"]))
+    sink.commit(0, sink.prepare(0, [narrow.append_column("price", price)]))
+    wider = rows(1).append_column("price", price.cast(pa.decimal128(12, 2))).append_column(note, pa.array(["n"]))
     assert found(lake, wider.schema) == [
         "error: column id is int64, the table's is int32",
+        "error: column price is decimal128(12, 2), the table's is decimal128(10, 2)",
         "error: the table has no column note",
     ]
     with pytest.raises(PreflightError, match="column id is int64"):
         sink.prepare(1, [wider])
     adding = lake.session(on_schema_change="add_columns")
-    assert [line.split(":")[0] for line in found(lake, wider.schema, on_schema_change="add_columns")] == ["warning"] * 2
+    assert [line.split(":")[0] for line in found(lake, wider.schema, on_schema_change="add_columns")] == ["warning"] * 3
     voted = adding.prepare(1, [wider])
     adding.open(1, wider.schema)  # as after a crash: it is there by now
     lake.table().update_schema().add_column("later", StringType()).commit()
     assert adding.commit(1, voted) == [Committed()]
-    read = lake.table().scan().to_arrow().select(["id", "note", "later"]).sort_by("id").to_pylist()
-    assert read == [{"id": 0, "note": None, "later": None}, {"id": 1, "note": "n", "later": None}]
+    read = lake.table().scan().to_arrow().select(["id", "price", "note", "later"]).sort_by("id").to_pylist()
+    assert [list(row.values()) for row in read] == [[n, price[0].as_py(), "n" if n else None, None] for n in (0, 1)]
+    assert [field.name for field in lake.table().schema().fields if field.required] == ["id", "kind"]
     odd = pa.schema([*wider.schema, ("NOTE", pa.string()), ("gap", pa.duration("s"))])
-    assert found(lake, odd, on_schema_change="add_columns")[0].startswith("error: ")
+    assert found(lake, odd, on_schema_change="add_columns")[0] == "error: the table has no column NOTE, but note"
     voted = adding.prepare(2, [wider])
     lake.table().update_schema().delete_column("note").commit()
     with pytest.raises(Fatal, match="can't take decided rows"):
@@ -144,20 +154,63 @@ def test_a_table_whose_columns_or_partitions_change_inside_the_commit_takes_no_f
 
 def test_a_branch_begins_at_main_and_is_published_by_a_fast_forward(lake: Lake) -> None:
     epochs(lake.session(), 0)
-    audit = lake.session(branch="audit", sink="audit")
+    audit = lake.session(branch="audit", sink="audit", keep_snapshots=1)
     audit.put_birth()
     voted = audit.prepare(0, [rows(10)])
     assert interrupted(audit, 0, voted, lambda: lake.table().append(rows(9))) == {Committed()}
     assert audit.commit_marked(1, audit.prepare(1, [rows(11)])) == [Committed()]
+    audit.trim_marks()
     assert (lake.ids(), lake.ids("audit")) == (Counter([0, 9]), Counter([0, 10, 11]))
+    line = [each.parent_snapshot_id for each in ancestors(lake.table().metadata, "audit")[0]]
+    assert line[-2:] == [lake.table().snapshots()[0].snapshot_id, None], "unbroken, as a fast forward needs it"
     head = lake.table().metadata.refs["audit"].snapshot_id
     lake.table().manage_snapshots().set_current_snapshot(snapshot_id=head).commit()
     assert lake.ids() == Counter([0, 10, 11])
     assert audit.mark() == Mark("ab", 1, frozenset(["ab"]))
     lake.table().manage_snapshots().remove_branch("audit").commit()
-    assert audit.mark() == Mark("ab")
+    assert audit.mark() == Mark("ab", 1, frozenset(["ab"])), "main has these rows"
+    assert audit.commit_marked(2, audit.prepare(2, [rows(12)])) == [Committed()]
+    audit.trim_marks()
+    assert lake.ids("audit") == Counter([0, 10, 11, 12])
+    assert len(lake.table().snapshots()) == 4, "main has them, too, so that the second one could go"
+    lake.table().manage_snapshots().remove_branch("audit").commit()
+    lake.table().append(rows(13))
+    lake.table().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+    assert audit.mark() == Mark("ab"), "nobody knows"
+    head = lake.table().snapshots()[-1].snapshot_id
     lake.table().manage_snapshots().create_tag(head, "audit").commit()
     assert found(lake, branch="audit") == ["error: audit is a tag of the table"]
+
+
+def test_a_sink_that_leaves_main_for_a_branch_begins_at_its_end(lake: Lake) -> None:
+    epochs(lake.session(), 0)
+    lake.table().append(rows(9))
+    lake.table().maintenance.expire_snapshots().older_than(datetime.now() + timedelta(days=1)).commit()
+    moved = lake.session(branch="audit")
+    moved.put_birth()
+    assert moved.mark() == Mark("ab", 0, frozenset(["ab"]))
+    voted = moved.prepare(1, [rows(1)])
+    removed = lake.table().manage_snapshots().remove_branch("audit").commit
+    assert interrupted(moved, 1, voted, removed) == {Committed()}
+    assert (lake.ids(), lake.ids("audit")) == (Counter([0, 9]), Counter([0, 9, 1]))
+
+
+@pytest.mark.parametrize("change", ["rollback", "expiry"])
+def test_an_expiry_of_ours_beside_another_change_removes_no_snapshot_of_the_table_s_line(
+    lake: Lake, change: str
+) -> None:
+    sink = lake.session(keep_snapshots=2)
+    epochs(sink, 0, 1, 2, 3)
+    first, second, *_ = (each.snapshot_id for each in lake.table().snapshots())
+
+    def changed() -> None:
+        if change == "rollback":
+            lake.table().manage_snapshots().rollback_to_snapshot(second).commit()
+        else:
+            lake.table().maintenance.expire_snapshots().by_id(first).commit()
+
+    interrupted(sink, 4, [], changed)
+    assert lake.ids() == Counter(range(2 if change == "rollback" else 4))
 
 
 def test_older_snapshots_of_ours_are_expired_if_asked_and_no_others(lake: Lake) -> None:
@@ -175,28 +228,37 @@ def test_older_snapshots_of_ours_are_expired_if_asked_and_no_others(lake: Lake) 
     assert lake.ids() == Counter([*range(6), 9])
 
 
-def test_a_run_that_overwrites_replaces_the_partitions_of_its_rows_in_one_snapshot(lake: Lake) -> None:
-    """Rows of `kind` a, then of a and b by a run; what another appends at the same time is replaced, too."""
+@pytest.mark.parametrize(
+    ("by", "kind", "values"),
+    [
+        ("kind", pa.string(), ["a", None, "c"]), ("day(kind)", pa.timestamp("us"), [datetime(1969, 5, 5), None, DAY]),
+        ("kind", pa.date32(), [date(1969, 5, 5), None, DAY.date()]), ("bucket(4, kind)", pa.int64(), [3, None, 6]),
+        ("kind", pa.bool_(), [True, None, False]), ("kind", pa.bool_(), [None, False, True]),
+    ],
+)  # fmt: skip
+def test_a_run_that_overwrites_replaces_the_partitions_of_its_rows_in_one_snapshot(
+    lake: Lake, by: str, kind: pa.DataType, values: list[Any]
+) -> None:
+    """Rows of one `kind`, then of it and another by a run; rows of the other that come in between go, too."""
 
-    def of_kind(kind: str, *numbers: int) -> pa.Table:
-        return rows(*numbers).set_column(1, "kind", pa.array([kind] * len(numbers)))
+    def of_kind(place: int, *numbers: int) -> pa.Table:
+        return rows(*numbers).set_column(1, "kind", pa.array([values[place]] * len(numbers), kind))
 
-    by = {"partition_by": ("kind",)}
-    first = lake.session(**by)
-    first.commit(0, first.prepare(0, [of_kind("a", 1, 2), of_kind("b", 3), of_kind("c", 4)]))
-    run = lake.session(sink="run", mode="overwrite_partitions", **by)
+    first = lake.session(partition_by=(by,))
+    first.commit(0, first.prepare(0, [of_kind(0, 1, 2), of_kind(1, 3), of_kind(2, 4)]))
+    run = lake.session(sink="run", mode="overwrite_partitions", partition_by=(by,))
     run.put_birth()
     assert (run.backend.traits.batch_only, run.backend.strategy) == (True, "overwrite")
-    voted = run.prepare(0, [of_kind("a", 11), pa.concat_tables([of_kind("a", 12), of_kind("b", 13)])])
-    before = len(lake.table().snapshots())
-    assert interrupted(run, 0, voted, lambda: lake.table().append(of_kind("b", 14))) == {Committed()}
+    voted = run.prepare(0, [of_kind(0, 11), pa.concat_tables([of_kind(0, 12), of_kind(1, 13)])])
+    before, late = len(lake.table().snapshots()), first.prepare(1, [of_kind(1, 14)])
+    assert interrupted(run, 0, voted, lambda: first.commit(1, late)) == {Committed()}
     assert lake.ids() == Counter([4, 11, 12, 13])
     assert run.commit_marked(0, voted) == [AlreadyCommitted()] * 2
     assert (len(lake.table().snapshots()) - before, lake.ids()) == (2, Counter([4, 11, 12, 13]))
-    assert first.mark() == Mark("ab", 0, frozenset(["ab"]))
+    assert first.mark() == Mark("ab", 1, frozenset(["ab"]))
     lake.table().update_spec().add_identity("id").commit()
     with pytest.raises(Fatal, match="files of earlier partitions"):
-        run.commit_marked(1, run.prepare(1, [of_kind("a", 21)]))
+        run.commit_marked(1, run.prepare(1, [of_kind(0, 21)]))
     assert lake.ids() == Counter([4, 11, 12, 13])
     other = {"table": "shop.whole", "mode": "overwrite_partitions"}
     assert found(lake, **other) == ["error: a table without partitions has no partitions to overwrite"]
