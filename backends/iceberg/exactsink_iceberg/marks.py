@@ -57,7 +57,7 @@ def shown_mark(table: TableMetadata, key: str, branch: str) -> KeptMark | None:
     The mark of the newest ancestor with a mark counts, whatever the properties are: if they differ, the table was
     rolled back. If an expiry has removed all ancestors with a mark, the properties count, unless the table shows that
     the branch does not contain their snapshot: another branch got it, the oldest remaining snapshot is older, or it
-    still exists and is not an ancestor. (An expiry removes ancestors before it, except those that a ref contains.)
+    still exists and is not an ancestor. (By age, an expiry removes a snapshot before its descendants.)
     """
     kept = _read(table.properties.get(key), key)
     at = _branch_in(table, branch)

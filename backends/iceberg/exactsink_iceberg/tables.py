@@ -226,8 +226,8 @@ class SinkTable:
         """Expire this sink's older snapshots, except those named by a branch or tag. Idempotent.
 
         It is one call of the catalog, which refuses it if a branch or tag of the table has moved: the catalog would
-        remove a branch together with its newest snapshot. Of a branch other than `main`, only snapshots go that `main`
-        has, too: `main` can't be forwarded to a branch with a gap.
+        remove a branch together with its newest snapshot. On a branch other than `main`, only snapshots go that `main`
+        also has, because `main` can't be forwarded to a branch with a gap.
         """
         line, _ = ancestors(table.metadata, self._options.branch)
         mine = [each for each in line if each.summary is not None and self._key in each.summary.additional_properties]
