@@ -21,7 +21,7 @@ __all__ = ["KeptMark", "ancestors", "moved_marks", "shown_mark"]
 class KeptMark(BaseModel):
     """A mark in the table. Only the properties have `sequence` and `snapshot`.
 
-    `snapshot` is the mark's own snapshot, or a later one that contains its rows.
+    `snapshot` is the mark's own snapshot, or a later snapshot that contains its rows.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,7 +75,7 @@ def shown_mark(table: TableMetadata, key: str, branch: str) -> KeptMark | None:
 
 
 def moved_marks(table: TableMetadata, removed: Collection[int]) -> dict[str, str]:
-    """Return new properties for the marks of all sinks whose snapshot is no ancestor any more without `removed`.
+    """Return new properties for the marks of all sinks whose snapshot is not an ancestor without `removed`.
 
     They get the oldest remaining ancestor, so that a removal by us is not taken for a replaced table.
     """
