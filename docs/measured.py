@@ -54,7 +54,8 @@ wide. If rows have more than about 10 KB, set `spark.sql.execution.arrow.maxReco
 grows. |
 | 3.5 and 4.0 | In SQL, `'it''s'` is the text `its`, not `it's`. In a sink's `where`, write `'it\\'s'`. |
 | 4.0 or newer | ANSI mode is Spark's default: an integer overflow or a bad cast in a transform or a `where` fails \
-the [epoch](../explanation/glossary.md)'s tasks. In Spark 3.5, a bad cast of a text gives NULL, and an overflow gives a wrong number. |
+the [epoch](../explanation/glossary.md)'s tasks. In Spark 3.5, a bad cast of a text gives NULL, \
+and an overflow gives a wrong number. |
 
 ## Tested combinations
 

@@ -50,7 +50,7 @@ from exactsink.toolkit.tabular.tables import raise_errors
 from exactsink.toolkit.tabular.waiting import damage, waiting
 from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.options import IcebergOptions
-from exactsink_iceberg.preflight import misfits, new_columns, new_table_problems, sink_problems, table_problems
+from exactsink_iceberg.preflight import misfits, new_table_problems, sink_problems, table_problems
 from exactsink_iceberg.tables import SinkTable
 from exactsink_iceberg.votes import data_file, votes_of
 from exactsink_iceberg.writer import Ticket, answering, remove
@@ -99,7 +99,7 @@ class IcebergCommitter(Committer):
             raise_errors(self._ctx.sink, self._misfits(schema, table))
             self._marker(epoch).check_new(self._target.marker(table))  # before the table is changed
             if self._adds and any(self._misfits(schema, table)):
-                table = self._target.add_columns(table, new_columns(schema))
+                table = self._target.add_columns(table, schema)
             table = self._target.begin_branch(table)
             make_folder(self._records)
             self._opened = schema, self._ticket(table, schema).model_dump_json().encode()

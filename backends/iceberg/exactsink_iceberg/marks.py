@@ -5,17 +5,24 @@ A rollback keeps the properties, and an expiry removes snapshots: each of the tw
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import suppress
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 
 from exactsink.contract import Fatal
 
-__all__ = ["KeptMark", "ancestors", "shown_mark"]
+__all__ = ["KeptMark", "ancestors", "moved_marks", "shown_mark"]
 
 
 class KeptMark(BaseModel):
-    """A mark in the table. Only the properties have `snapshot` and `sequence`."""
+    """A mark in the table. Only the properties have `sequence` and `snapshot`.
+
+    `snapshot` is the mark's own snapshot, or a later snapshot that contains its rows.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     lineage: str
@@ -23,6 +30,7 @@ class KeptMark(BaseModel):
     token: str
     snapshot: int = 0
     sequence: int = 0
+    branch: str = MAIN_BRANCH
 
     def text(self) -> str:
         """Return the mark as text, in the form that the table keeps."""
@@ -47,16 +55,55 @@ def shown_mark(table: TableMetadata, key: str, branch: str) -> KeptMark | None:
     """Return the mark of the epoch that a branch shows; None if it shows none, or if the mark is not known.
 
     The mark of the newest ancestor with a mark counts, whatever the properties are: if they differ, the table was
-    rolled back. If an expiry has removed all ancestors with a mark, the properties count, unless the oldest remaining
-    snapshot is older than the mark's: then the branch does not contain it.
+    rolled back. If an expiry has removed all ancestors with a mark, the properties count, unless the table shows that
+    the branch does not contain their snapshot: another branch got it, the oldest remaining snapshot is older, or it
+    still exists and is not an ancestor. (By age, an expiry removes a snapshot before its descendants.)
     """
     kept = _read(table.properties.get(key), key)
-    line, cut = ancestors(table, branch)
+    at = _branch_in(table, branch)
+    line, cut = ancestors(table, at)
     for snapshot in line:
         said = snapshot.summary.additional_properties.get(key) if snapshot.summary is not None else None
         if said is not None:
             return _read(said, key)
-    return kept if kept is not None and cut and (line[-1].sequence_number or 0) > kept.sequence else None
+    if kept is None or not cut or (line[-1].sequence_number or 0) <= kept.sequence:
+        return None
+    reaching = {ref for ref in table.refs if kept.snapshot in _ids(table, ref)}
+    missing = not reaching or (at not in reaching and _inherits_nothing(line[-1]))
+    exists = table.snapshot_by_id(kept.snapshot) is not None
+    return None if (missing and exists) or kept.branch not in (at, MAIN_BRANCH) else kept
+
+
+def moved_marks(table: TableMetadata, removed: Collection[int]) -> dict[str, str]:
+    """Return new properties for the marks of all sinks whose snapshot is not an ancestor without `removed`.
+
+    They get the oldest remaining ancestor, so that a removal by us is not taken for a replaced table.
+    """
+    moved = dict[str, str]()
+    for key, text in table.properties.items():
+        with suppress(ValidationError):  # not a mark
+            kept = KeptMark.model_validate_json(text)
+            ids = _ids(table, _branch_in(table, kept.branch))
+            cut = next((place for place, each in enumerate(ids) if each in removed), len(ids))
+            if kept.snapshot in ids[cut:]:
+                moved[key] = kept.model_copy(update={"snapshot": ids[cut - 1]}).text()
+    return moved
+
+
+def _branch_in(table: TableMetadata, branch: str) -> str:
+    """Return the branch, or `main` if the branch is missing, because it will begin there."""
+    return branch if branch in table.refs else MAIN_BRANCH
+
+
+def _ids(table: TableMetadata, branch: str) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in ancestors(table, branch)[0]]
+
+
+def _inherits_nothing(oldest: Snapshot) -> bool:
+    """Return whether the oldest snapshot has only its own files, as the first one of a replaced table."""
+    said = oldest.summary.additional_properties if oldest.summary is not None else {}
+    own = said.get("added-data-files", "0") == said.get("total-data-files") and "deleted-data-files" not in said
+    return own and oldest.parent_snapshot_id is None
 
 
 def _read(text: str | None, key: str) -> KeptMark | None:

@@ -10,7 +10,8 @@ from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException, _pyarrow_to_sc
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table import Table
-from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import IdentityTransform
 
 from exactsink.contract import Finding
@@ -18,7 +19,10 @@ from exactsink.toolkit.storage import is_object_url, object_scheme
 from exactsink_iceberg.options import PROVEN_CATALOGS, IcebergOptions
 from exactsink_iceberg.partitions import partition_of, partition_types_fit
 
-__all__ = ["misfits", "new_columns", "new_spec", "new_table_problems", "plain", "sink_problems", "table_problems"]
+__all__ = [
+    *("misfits", "new_columns", "new_spec", "new_table_problems"),
+    *("plain", "sink_problems", "stage_columns", "table_problems"),
+]
 
 _MANY_SNAPSHOTS = 300
 _WIDER = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
@@ -40,6 +44,7 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
     ref = table.metadata.refs.get(options.branch)
     if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
         yield Finding("error", f"{options.branch} is a tag of the table", "name a branch")
+    yield from _no_main(table, options.branch)
     yield from _other_partitions(table, options.partition_by)
     if options.mode == "overwrite_partitions" and not table.spec().fields:
         yield Finding("error", "the table has no partitions to overwrite", 'set mode = "append"')
@@ -58,6 +63,12 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
         yield Finding("error", f"the table requires this of its writers: {kind}", "set write.format.default to parquet")
     for wrong in partition_types_fit(table.spec(), table.schema()):
         yield Finding("error", f"this backend does not write the partition {wrong}", "write to another table")
+
+
+def _no_main(table: Table | None, branch: str) -> Iterator[Finding]:
+    if branch != MAIN_BRANCH and (table is None or not {branch, MAIN_BRANCH} & {*table.metadata.refs}):
+        message = f"the table has no snapshot of main, at which the branch {branch} could begin"
+        yield Finding("error", message, f"write rows to main, or make {branch}, before you start the job")
 
 
 def _other_partitions(table: Table, partition_by: Sequence[str]) -> Iterator[Finding]:
@@ -102,6 +113,7 @@ def new_table_problems(schema: pa.Schema, options: IcebergOptions) -> Iterator[F
     if options.mode == "overwrite_partitions" and not options.partition_by:
         fix = 'set partition_by, or mode = "append"'
         yield Finding("error", "a table without partitions has no partitions to overwrite", fix)
+    yield from _no_main(None, options.branch)
     try:
         columns = new_columns(schema)
         wrong = partition_types_fit(new_spec(columns, options.partition_by), columns)
@@ -117,11 +129,13 @@ def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[
     there = {field.name: field for field in table.schema().as_arrow()}
     for field in schema:
         kind = there[field.name].type if field.name in there else None
-        known = field.name.lower() in map(str.lower, there)
-        if adds and (not known or (kind is not None and (plain(kind), plain(field.type)) in _WIDER)):
+        alike = next((name for name in there if name.lower() == field.name.lower()), None)
+        if adds and (alike is None or (kind is not None and _is_wider(field.type, kind))):
             what = f"the table has no column {field.name}: the first epoch adds it"
             wide = f"column {field.name} is {kind}: the first epoch makes it {field.type}"
-            yield Finding("warning", wide if known else what, "do nothing if you want that")
+            yield Finding("warning", what if alike is None else wide, "do nothing if you want that")
+        elif kind is None and alike is not None:
+            yield Finding("error", f"the table has no column {field.name}, but {alike}", f"rename it to {alike}")
         elif kind is None:
             fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'
             yield Finding("error", f"the table has no column {field.name}", fix)
@@ -131,6 +145,28 @@ def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[
     for name, field in there.items():
         if name not in schema.names and (name in sources or not field.nullable):
             yield Finding("error", f"the rows have no column {name}", f"select {name} into this sink")
+
+
+def stage_columns(schema: pa.Schema, table: Table) -> UpdateSchema:
+    """Stage the columns that rows have and the table lacks, and wider types. A new column may be NULL, as old rows are.
+
+    A column of the table that may not be NULL stays so, whatever the rows' is.
+    """
+    change, columns, there = table.update_schema(), new_columns(schema), table.schema().as_arrow()
+    for field in schema:
+        kind = columns.find_field(field.name).field_type
+        if field.name not in there.names:
+            change.add_column((field.name,), kind)
+        elif _is_wider(field.type, there.field(field.name).type):
+            change.update_column((field.name,), kind)
+    return change
+
+
+def _is_wider(kind: pa.DataType, than: pa.DataType) -> bool:
+    """Return whether Iceberg can widen a column to `kind`."""
+    if pa.types.is_decimal(kind) and pa.types.is_decimal(than):
+        return bool(kind.scale == than.scale and kind.precision > than.precision)
+    return (plain(than), plain(kind)) in _WIDER
 
 
 def plain(kind: pa.DataType) -> pa.DataType:

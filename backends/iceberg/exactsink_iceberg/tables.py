@@ -9,21 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 from pydantic import ValidationError
+from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import (
-    CommitFailedException,
-    ForbiddenError,
-    NoSuchTableError,
-    OAuthError,
-    RESTError,
-    TableAlreadyExistsError,
-    UnauthorizedError,
-)
 from pyiceberg.manifest import DataFile
-from pyiceberg.schema import Schema
-from pyiceberg.table import Table
-from pyiceberg.table.update import AssertCurrentSchemaId, AssertDefaultSpecId, AssertTableUUID
+from pyiceberg.table import Table, update
 from pyiceberg.utils.config import Config
 from requests import RequestException
 from sqlalchemy import Connection, ExceptionContext, event, make_url
@@ -34,15 +24,15 @@ from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.sql import limits_of_libpq, postgres_limits
 from exactsink.toolkit.storage import ObjectPath, create_file, make_folder, path_of
 from exactsink_iceberg.durable_io import path_at, sync_file
-from exactsink_iceberg.marks import KeptMark, ancestors, shown_mark
+from exactsink_iceberg.marks import KeptMark, ancestors, moved_marks, shown_mark
 from exactsink_iceberg.options import IcebergOptions
-from exactsink_iceberg.preflight import new_columns, new_spec
+from exactsink_iceberg.preflight import new_columns, new_spec, stage_columns
 
 __all__ = ["LimitedSqlCatalog", "SinkTable"]
 
 _BIRTH = -1
-_NO_ACCESS = (UnauthorizedError, ForbiddenError, OAuthError)
-_NO_ANSWER = (SQLAlchemyError, RESTError, RequestException, ValidationError)
+_NO_ACCESS = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
+_NO_ANSWER = (SQLAlchemyError, exceptions.RESTError, RequestException, ValidationError)
 _CALL_SECONDS = 60
 
 
@@ -119,7 +109,7 @@ class SinkTable:
         """Load the table as it is now; return None if it does not exist."""
         try:
             return self.catalog.load_table(self._options.table)
-        except NoSuchTableError:
+        except exceptions.NoSuchTableError:
             return None
 
     def standing(self) -> Table:
@@ -139,29 +129,19 @@ class SinkTable:
         location = f"{self._location}/{name.replace('.', '/')}"
         try:
             return self.catalog.create_table(name, columns, location, spec)
-        except TableAlreadyExistsError:
+        except exceptions.TableAlreadyExistsError:
             return self.standing()
 
-    def add_columns(self, table: Table, columns: Schema) -> Table:
+    def add_columns(self, table: Table, rows: pa.Schema) -> Table:
         """Add columns to the table, or widen them; return the table as it is then. Idempotent. Raises Retryable."""
-        try:
-            table.update_schema().union_by_name(columns).commit()
-        except CommitFailedException as error:
-            what = f"another process changed the columns of {self._options.table} at the same time"
-            raise Retryable(what, why=str(error), next="start the job again") from error
-        return self.standing()
+        return self._changed(stage_columns(rows, table), f"the columns of {self._options.table}")
 
     def begin_branch(self, table: Table) -> Table:
         """Begin a missing branch at the end of `main`; return the table as it is then. Idempotent. Raises Retryable."""
         branch, main = self._options.branch, table.metadata.current_snapshot_id
-        if branch in table.metadata.refs or main is None or self._key in table.properties:
+        if branch in table.metadata.refs or main is None:
             return table
-        try:
-            table.manage_snapshots().create_branch(main, branch).commit()
-        except CommitFailedException as error:
-            what = f"another process made the branch {branch} at the same time"
-            raise Retryable(what, why=str(error), next="start the job again") from error
-        return self.standing()
+        return self._changed(table.manage_snapshots().create_branch(main, branch), f"the branch {branch}")
 
     def put_birth(self, lineage: str) -> None:
         """Write a birth if there is none, beside the table, which may not exist yet. The first epoch overrides it."""
@@ -194,10 +174,12 @@ class SinkTable:
         may have them, because the answer to a successful commit can be a refusal.
         """
         branch = self._options.branch
-        mark = KeptMark(lineage=marker.lineage, epoch=marker.epoch, token=marker.token)
+        if self.begin_branch(table) is not table:  # somebody has removed it
+            return exceptions.CommitFailedException(f"the branch {branch} was missing")
+        mark = KeptMark(lineage=marker.lineage, epoch=marker.epoch, token=marker.token, branch=branch)
         tx = table.transaction()
-        update = tx.update_snapshot(snapshot_properties={self._key: mark.text()}, branch=branch)
-        snapshot = update.overwrite() if replaced else update.fast_append()
+        made = tx.update_snapshot(snapshot_properties={self._key: mark.text()}, branch=branch)
+        snapshot = made.overwrite() if replaced else made.fast_append()
         for file in files:
             snapshot.append_data_file(file)
         for file in replaced:
@@ -207,15 +189,17 @@ class SinkTable:
         snapshot.commit()
         tx.set_properties({self._key: mark.model_copy(update=place).text()})
         guards = (
-            AssertTableUUID(uuid=table.metadata.table_uuid),
-            AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
-            AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
+            update.AssertTableUUID(uuid=table.metadata.table_uuid),
+            update.AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
+            update.AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
         )
         head = table.metadata.snapshot_by_name(branch)
         written = (*snapshot._written_manifests, *snapshot._uncommitted_manifests, *snapshot._written_manifest_lists)
         self._tries.append(_Try(head.snapshot_id if head is not None else None, snapshot.snapshot_id, written))
         try:
             self.catalog.commit_table(table, (*tx._requirements, *guards), tx._updates)
+        except _NO_ACCESS:
+            raise
         except Exception as error:  # whatever the error is, only the table shows the outcome
             return error
         self._tries.pop()
@@ -224,7 +208,7 @@ class SinkTable:
     def remove_refused(self, table: Table) -> None:
         """Remove the manifests of tries that failed, because another snapshot follows their parent.
 
-        A try keeps its files if it may be in the table, or if an expiry has removed its parent.
+        A try keeps its files if the table has its snapshot, or may get it, or if an expiry has removed its parent.
         """
         line, cut = ancestors(table.metadata, self._options.branch)
         ids = [snapshot.snapshot_id for snapshot in line]
@@ -232,21 +216,36 @@ class SinkTable:
             followed = each.base in ids[1:] or (each.base is None and bool(ids) and not cut)
             if each.snapshot in ids:
                 self._tries.remove(each)
-            elif followed:
+            elif followed and table.snapshot_by_id(each.snapshot) is None:  # else a rollback took it from the branch
                 self._tries.remove(each)
                 for file in each.files:
                     with suppress(OSError):
                         path_at(file).unlink(missing_ok=True)
 
     def expire(self, table: Table, keep: int) -> None:
-        """Expire this sink's older snapshots, except those named by a branch or tag. Idempotent."""
-        named = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        """Expire this sink's older snapshots, except those named by a branch or tag. Idempotent.
+
+        It is one call of the catalog, which refuses it if a branch or tag of the table has moved: the catalog would
+        remove a branch together with its newest snapshot. On a branch other than `main`, only snapshots go that `main`
+        also has, because `main` can't be forwarded to a branch with a gap.
+        """
         line, _ = ancestors(table.metadata, self._options.branch)
         mine = [each for each in line if each.summary is not None and self._key in each.summary.additional_properties]
-        old = [each.snapshot_id for each in mine[keep:] if each.snapshot_id not in named]
-        if old:
-            with suppress(CommitFailedException):  # another writer was faster: the next call expires them
-                table.maintenance.expire_snapshots().by_ids(old).commit()
+        main, refs = ancestors(table.metadata, "main")[0], table.metadata.refs
+        may_go = {each.snapshot_id for each in main} - {ref.snapshot_id for ref in refs.values()}
+        old = [each.snapshot_id for each in mine[keep:] if each.snapshot_id in may_go]
+        if not old:
+            return
+        guards = [update.AssertRefSnapshotId(ref=name, snapshot_id=ref.snapshot_id) for name, ref in refs.items()]
+        moved = update.SetPropertiesUpdate(updates=moved_marks(table.metadata, {*old}))
+        removal = (update.RemoveSnapshotsUpdate(snapshot_ids=old), moved)
+        try:
+            self.catalog.commit_table(table, (update.AssertTableUUID(uuid=table.metadata.table_uuid), *guards), removal)
+        except exceptions.CommitFailedException:
+            pass  # another writer was faster: the next call expires them
+        except ValueError:
+            if {*old} <= {each.snapshot_id for each in self.standing().snapshots()}:
+                raise  # else another expiry was faster
 
     def close(self) -> None:
         """Close the catalog's connections."""
@@ -257,6 +256,15 @@ class SinkTable:
     @property
     def _location(self) -> str:
         return str(self.root) if isinstance(self.root, ObjectPath) else f"file://{self.root}"
+
+    def _changed(self, change: update.UpdateTableMetadata[Any], what: str) -> Table:
+        """Commit a change; return the table as it is then. Raises Retryable."""
+        try:
+            change.commit()
+        except exceptions.CommitFailedException as error:
+            what = f"another process changed {what} at the same time"
+            raise Retryable(what, why=str(error), next="start the job again") from error
+        return self.standing()
 
     def _sync_others(self, table: Table) -> None:
         """Sync other writers' manifests that the new snapshot names, because it can't be read without them."""

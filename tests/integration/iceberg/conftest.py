@@ -19,11 +19,9 @@ def postgres_lake(postgres: Postgres, bucket: str, s3: S3, tmp_path: Path) -> La
     keys = s3.environment
     theirs = {
         "py-io-impl": "pyiceberg.io.fsspec.FsspecFileIO",  # versitygw refuses Arrow's uploads
-        "s3.endpoint": s3.endpoint,
-        "s3.region": keys["AWS_DEFAULT_REGION"],
-        "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"],
-        "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
-    }
+        "s3.endpoint": s3.endpoint, "s3.region": keys["AWS_DEFAULT_REGION"],
+        "s3.access-key-id": keys["AWS_ACCESS_KEY_ID"], "s3.secret-access-key": keys["AWS_SECRET_ACCESS_KEY"],
+    }  # fmt: skip
     return Lake(tmp_path, postgres.url(name), f"{bucket}/{name}", theirs)
 
 

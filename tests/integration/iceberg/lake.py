@@ -78,7 +78,7 @@ def epochs(sink: Session, *numbers: int) -> None:
 
 
 def interrupted(sink: Session, epoch: int, voted: Sequence[Committable], between: Callable[[], object]) -> set[Any]:
-    """Commit with a committer that has looked at table and files when `between` happens, once, before its call."""
+    """Commit, or trim if nothing is voted, with a committer that has read the table when `between` happens, once."""
     done = list[object]()
 
     def commit_table(real: Callable[..., Any], *asked: Any) -> Any:
@@ -101,6 +101,6 @@ def committed_by(sink: Session, epoch: int, voted: Sequence[Committable], commit
         committer.mark()
         catalog = vars(getattr(committer, "_real", committer))["_target"].catalog
         catalog.commit_table = partial(commit_table, catalog.commit_table)
-        return set(committer.commit(epoch, voted))
+        return set(committer.commit(epoch, voted) if voted else committer.trim_marks() or [])
 
     return sink.with_committer(call)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.peer_faults.spark_tables import ICEBERG, rows_in_spark
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.table import Table
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Mark, Retryable, Unknown
@@ -25,7 +25,7 @@ from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.votes import votes_of
 from tests.integration.iceberg.lake import KEY, Lake, committed_by, epochs, interrupted, rows
 
-HEAD = Mark("ab", 1, frozenset(["ab"]))
+HEAD, FIRST, BIRTH = Mark("ab", 1, frozenset(["ab"])), Mark("ab", 0, frozenset(["ab"])), Mark("ab")
 
 
 def expire(table: Table) -> None:
@@ -41,25 +41,46 @@ def rolled_back(lake: Lake, steps: int) -> None:
     lake.table().manage_snapshots().rollback_to_snapshot(line[-1 - steps].snapshot_id).commit()
 
 
+def two_expired(lake: Lake) -> None:
+    lake.table().maintenance.expire_snapshots().by_ids([e.snapshot_id for e in lake.table().snapshots()[:2]]).commit()
+
+
+def tag(lake: Lake) -> None:
+    lake.table().manage_snapshots().create_tag(lake.table().snapshots()[-1].snapshot_id, "kept").commit()
+
+
+def replaced(lake: Lake) -> None:
+    """Do as `CREATE OR REPLACE TABLE` of Spark does, and append: only the branch goes, the snapshots stay."""
+    lake.table().manage_snapshots().remove_branch("main").commit()
+    appended(lake, 9)
+
+
+def other_sink(lake: Lake) -> None:
+    """Let another sink cut the line of snapshots above ours, twice."""
+    other = lake.session(sink="other", keep_snapshots=1)
+    for epoch in range(4):
+        epochs(other, epoch)
+        other.trim_marks()
+
+
 OPERATIONS: dict[str, tuple[Callable[[Lake], object], Mark]] = {
     "another appends": (lambda lake: appended(lake, 9), HEAD),
     "expiry": (lambda lake: (appended(lake, 9), expire(lake.table())), HEAD),
-    "rollback by one": (lambda lake: rolled_back(lake, 1), Mark("ab", 0, frozenset(["ab"]))),
-    "rollback, then an append": (
-        lambda lake: (rolled_back(lake, 1), appended(lake, 9)),
-        Mark("ab", 0, frozenset(["ab"])),
-    ),
-    "rollback of all": (lambda lake: rolled_back(lake, 2), Mark("ab")),
-    "rollback to another's, then expiry": (lambda lake: (rolled_back(lake, 2), expire(lake.table())), Mark("ab")),
+    "a tag, and expiry": (lambda lake: (tag(lake), appended(lake, 9, 10), expire(lake.table())), HEAD),
+    "rollback by one": (lambda lake: rolled_back(lake, 1), FIRST),
+    "rollback, then an append": (lambda lake: (rolled_back(lake, 1), appended(lake, 9)), FIRST),
+    "rollback, append, expiry": (lambda lake: (rolled_back(lake, 1), appended(lake, 9), two_expired(lake)), BIRTH),
+    "replaced": (replaced, BIRTH),
+    "a tag, and replaced": (lambda lake: (tag(lake), replaced(lake)), BIRTH),
+    "another sink expires its own": (other_sink, HEAD),
+    "another sink expires its own, and replaced": (lambda lake: (other_sink(lake), replaced(lake)), BIRTH),
+    "rollback of all": (lambda lake: rolled_back(lake, 2), BIRTH),
+    "rollback to another's, then expiry": (lambda lake: (rolled_back(lake, 2), expire(lake.table())), BIRTH),
     "dropped and made again": (
-        lambda lake: (lake.catalog().drop_table("shop.orders"), lake.catalog().create_table("shop.orders", ROWS)),
-        Mark("ab"),
+        lambda lake: (lake.catalog().drop_table("shop.orders"), lake.catalog().create_table("shop.orders", ROWS)), BIRTH
     ),
-    "the property is taken away": (
-        lambda lake: lake.table().transaction().remove_properties(KEY).commit_transaction(),
-        HEAD,
-    ),
-}
+    "no property": (lambda lake: lake.table().transaction().remove_properties(KEY).commit_transaction(), HEAD),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -115,6 +136,24 @@ def test_a_lost_answer_puts_an_epoch_once(lake: Lake, error: str, landed: bool) 
     assert sink.commit(0, voted) == [AlreadyCommitted()] * 2
     lists = list((lake.folder / "lake/shop/orders/metadata").glob("snap-*.avro"))
     assert len(lists) == 1 + (not landed), "a try that may still land keeps its files until another has followed"
+
+
+def test_a_commit_that_is_forbidden_is_named_and_a_try_that_landed_keeps_its_files_after_a_rollback(lake: Lake) -> None:
+    sink, done = lake.session(), list[object]()
+    epochs(sink, 0)
+
+    def lost(real: Callable[..., Any], *asked: Any) -> Any:
+        if done:
+            return real(*asked)
+        done.append((real(*asked), rolled_back(lake, 1), appended(lake, 9)))
+        raise ConnectionError("gone")
+
+    voted = sink.prepare(1, [rows(1)])
+    with pytest.raises(Fatal, match="refuses this account"):
+        committed_by(sink, 1, voted, lambda *_: (_ for _ in ()).throw(ForbiddenError("403")))
+    assert committed_by(sink, 1, voted, lost) == {Committed()}
+    table = lake.table()
+    assert [table.scan(snapshot_id=each.snapshot_id).count() for each in table.snapshots()] == [1, 2, 2, 3]
 
 
 def test_another_writer_gets_in_between_both_stand_and_the_refused_manifests_go(lake: Lake) -> None:
@@ -190,12 +229,11 @@ ROW = {
 EMPTY = {**dict.fromkeys(ROW), "id": 2}
 GIVEN = pa.Table.from_pylist([ROW, EMPTY], schema=pa.schema(COLUMNS))
 DIVIDED = {
-    ("text", "month(day)", "hour(at)", "year(plain)", "ok", "truncate(10, id)", "bucket(7, raw)"): [
-        *("a/b?c#d=%2F é", -1, 490_923, 56, True, 0)
-    ],
+    ("text", "month(day)", "hour(at)", "year(plain)", "ok", "truncate(10, id)", "bucket(7, raw)"):
+        ["a/b?c#d=%2F é", -1, 490_923, 56, True, 0],
     ("bucket(7, text)", "day", "day(at)", "month(plain)", "id"): [-1, 20_455, 672, 1],
     ("truncate(3, text)", "bucket(3, id)", "year(day)", "bucket(5, at)"): ["a/b", -1],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("by", "values"), DIVIDED.items(), ids=["text", "day", "truncate"])
