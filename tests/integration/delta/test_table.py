@@ -86,6 +86,12 @@ def test_a_table_that_was_restored_shows_the_epoch_that_it_was_restored_to(tmp_p
     write_deltalake(tmp_path / "table", rows(9), mode="append")
     table(tmp_path).restore(table(tmp_path).version() - 1)  # to what has all of ours
     assert sink.mark() == contract.Mark("ab", 4, frozenset(["ab"]))
+    epochs(sink, 5)
+    write_deltalake(tmp_path / "table", rows(10), mode="append")
+    write_deltalake(tmp_path / "table", rows(11), mode="append")
+    for _ in ("a bad append is taken back", "then that restore", "then a version is restored that is one itself"):
+        table(tmp_path).restore(table(tmp_path).version() - 1)
+        assert sink.mark() == contract.Mark("ab", 5, frozenset(["ab"]))
     before = table(tmp_path).history(2)[1]["timestamp"] / 1000
     table(tmp_path).restore(datetime.fromtimestamp(before, timezone.utc))  # its entry does not name the version
     assert sink.mark() == contract.Mark("ab")
