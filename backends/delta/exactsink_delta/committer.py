@@ -100,8 +100,7 @@ class DeltaCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._log.table() or self._made(schema)
-            raise_errors(self._ctx.sink, self._problems(table))
-            raise_errors(self._ctx.sink, misfits(schema, table, adds=self._adds))
+            raise_errors(self._ctx.sink, [*self._problems(table), *misfits(schema, table, adds=self._adds)])
             self._marker(epoch).check_new(self._log.marker(table))  # before columns are added
             if self._adds:
                 table = self._log.add_columns(table, added(schema, table))
