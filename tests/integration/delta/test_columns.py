@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from datetime import date, datetime, timezone
@@ -133,10 +134,10 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
 
 def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_opened(tmp_path: Path) -> None:
     epochs(session(tmp_path), 0)
-    wider = rows(1).append_column("note", pa.array(["n"]))
-    with pytest.raises(PreflightError, match="the table has no column note") as refused:
+    wider = rows(1).append_column("note", pa.array([{"a": 1}]))
+    statement = "ALTER TABLE delta.`file://.*/table` ADD COLUMN `note` struct<`a`: bigint>; .* on_schema_change = "
+    with pytest.raises(PreflightError, match=f"the table has no column note\n.*{statement}"):
         session(tmp_path).prepare(1, [wider])
-    assert 'on_schema_change = "add_columns"' in refused.value.next
     sink = session(tmp_path, on_schema_change="add_columns")
     assert found(tmp_path, wider.schema, on_schema_change="add_columns") == [
         "warning: the table has no column note: the first epoch adds it"
@@ -147,8 +148,16 @@ def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_open
     voted = sink.prepare(1, [wider])
     sink.open(1, wider.schema)  # as after a crash: it is there by now
     assert sink.commit(1, voted) == [Committed()]
-    assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, "n")]
-    assert [finding[:5] for finding in found(tmp_path, pa.schema([*wider.schema, ("ID", pa.int64())]))] == ["error"]
+    assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, {"a": 1})]
+    inside = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    with pytest.raises(PreflightError, match="3 problems") as refused:
+        sink.open(2, pa.schema([*ROWS, ("note", inside), ("ID", pa.int64()), ("a b", pa.int64())]))
+    assert [re.split(" is struct|  +", line)[1] for line in str(refused.value).splitlines()[2:5]] == [
+        "column note",
+        "the table has no column ID, and id differs from it only in case",
+        "Delta can't have a column 'a b', or not two of this name",
+    ]
+    assert "on_schema_change" not in str(refused.value), "it is set"
 
 
 def test_rows_that_a_column_cannot_hold_are_found_one_by_one(tmp_path: Path) -> None:
