@@ -206,10 +206,12 @@ def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten
     decided = {epoch: sink.prepare(epoch, [rows(epoch), rows(epoch + 10)]) for epoch in range(2)}
     for epoch, voted in decided.items():
         sink.commit(epoch, voted)
-    for rows_of_0 in (2, None):
-        counted = sink.with_committer(lambda committer: committer.audit(decided, deep=False))
-        assert {epoch: audit.rows for epoch, audit in counted.items()} == {0: rows_of_0, 1: 2}
+    file = tmp_path / "table" / f"{decided[1][1].ref}.0.parquet"
+    for deep, counted in ((True, [2, 2]), (False, [None, 2]), (True, [None, None])):
+        audits = sink.with_committer(lambda committer, deep=deep: committer.audit(decided, deep=deep))
+        assert [audits[epoch].rows for epoch in decided] == counted
         table(tmp_path).delete("id = 0")
+        file.write_bytes(file.read_bytes().replace(b"PAR1", b"PAR2"))
 
 
 def vacuumed(folder: Path, *, full: bool = True) -> None:
