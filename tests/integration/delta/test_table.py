@@ -24,11 +24,10 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from exactsink import contract
-from exactsink.testing import ConformanceSuite, Runner
+from exactsink.testing import SCENARIOS, ConformanceSuite, Runner
 from exactsink.testing.target import ROWS
 from exactsink_delta import log as log_module
-from exactsink_delta.conformance import DeltaTarget
-from tests.conformance.test_backends import OF_TABLES
+from exactsink_delta.conformance import PartitionedTarget
 from tests.integration.delta.tables import before_once, epochs, found, interrupted, read, rows, session, table
 from tests.servers.s3 import S3
 from tests.servers.s3_proxy import Trap, cutting_s3
@@ -320,9 +319,9 @@ def test_an_appender_and_an_optimizer_beside_a_hundred_epochs_lose_and_double_no
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("scenario", sorted(OF_TABLES))
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_the_kit_in_s3(s3_runner: Runner, bucket: str, scenario: str, tmp_path: Path) -> None:
-    ConformanceSuite().test_conformance(scenario, DeltaTarget(("kind",), bucket), tmp_path, s3_runner)
+    ConformanceSuite().test_conformance(scenario, PartitionedTarget(("kind",), bucket), tmp_path, s3_runner)
 
 
 @pytest.mark.parametrize("done", [True, False], ids=["done", "not-done"])
