@@ -9,6 +9,7 @@ from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
+import polars
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -43,6 +44,8 @@ def test_rows_of_every_type_come_back_and_readers_pass_over_files(tmp_path: Path
     sink.commit(0, sink.prepare(0, [given]))
     read_back = table(tmp_path).to_pyarrow_table().sort_by("id").to_pylist()
     assert read_back == [row, empty]
+    in_polars = polars.read_delta(str(tmp_path / "table"), use_pyarrow=True).sort("id")
+    assert in_polars["day"].to_list() == [row["day"], None], "by folders, it would find none"
     again = session(tmp_path, job="again", mode="overwrite_partitions")
     again.commit(0, again.prepare(0, [given]))
     assert table(tmp_path).to_pyarrow_table().sort_by("id").to_pylist() == read_back, "partitions of any type"
