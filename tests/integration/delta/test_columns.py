@@ -141,12 +141,11 @@ def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_open
     statement = "ALTER TABLE delta.`file://.*/table` ADD COLUMN `note` struct<`a`: bigint>; .* on_schema_change = "
     with pytest.raises(PreflightError, match=f"the table has no column note\n.*{statement}"):
         session(tmp_path).prepare(1, [wider])
-    sink = session(tmp_path, on_schema_change="add_columns")
-    assert found(tmp_path, wider.schema, on_schema_change="add_columns") == [
-        "warning: the table has no column note: the first epoch adds it"
-    ]
+    adds = {"on_schema_change": "add_columns"}
+    sink, added = session(tmp_path, **adds), "warning: the table has no column note: the first epoch adds it"
+    assert found(tmp_path, wider.schema, **adds) == [added]
     with pytest.raises(LineageError):
-        session(tmp_path, "cd", on_schema_change="add_columns").prepare(1, [wider])
+        session(tmp_path, "cd", **adds).prepare(1, [wider])
     assert "note" not in table(tmp_path).schema().to_json(), "another journal's start changes nothing"
     voted = sink.prepare(1, [wider])
     sink.open(1, wider.schema)  # as after a crash: it is there by now
