@@ -70,6 +70,8 @@ bench: setup  ## Benchmarks with their bounds; BENCH_ARGS=--list lists them
 
 bench-peers: setup  ## Ours beside Flink, Spark's own sinks and the servers' tools; BENCH_ARGS=--help; then bench-faults
 	$(BIN)/python -m benchmarks.peers $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.peers.tables iceberg --out benchmarks/results/tables/iceberg
+	$(BIN)/python -m benchmarks.peers.tables delta --out benchmarks/results/tables/delta
 	@$(MAKE) --no-print-directory bench-faults
 
 bench-faults: setup  ## The same faults for ours and its peers: rows lost and doubled, counted by id

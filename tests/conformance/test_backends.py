@@ -50,7 +50,7 @@ _OF_APPLIERS = {
 """What a target's own part of the roads does: all points are played on files."""
 _OF_SHARED_MARKS = {"births-at-once", "second-journal"}
 """One module has the marks of both strategies: they are played on the first."""
-OF_TABLES = {
+_OF_TABLES = {
     *("killed-inside-commit", "stalled-inside-commit", "commits-at-once", "commit-replayed", "second-journal"),
     *("one-vote-lost", "loser-swept", "undecided-invisible", "births-at-once", "unknown-after-commit"),
     "bad-rows-apart",
@@ -108,7 +108,7 @@ class TestFiles(ConformanceSuite):
 class TestDelta(ConformanceSuite):
     """One entry of a log for all participants: what is its own beside files."""
 
-    test_conformance = chosen(OF_TABLES)
+    test_conformance = chosen(_OF_TABLES)
 
     @pytest.fixture(params=_TABLES)
     def target(self, request: pytest.FixtureRequest) -> ConformanceTarget:

@@ -9,7 +9,7 @@ from pathlib import Path
 from exactsink.contract import Fenced
 from tests.e2e import slow_tasks
 from tests.e2e.drivers import Driver, Drivers
-from tests.e2e.jobs import SPARK, write_job, write_source
+from tests.e2e.jobs import SPARK, TABLES, write_job, write_source
 from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
@@ -19,7 +19,7 @@ def test_stalled_driver_whose_tasks_write_on_wakes_fenced_and_writes_nothing(
     tmp_path: Path, drivers: Drivers, jvm: WarmJvm, other_jvm: WarmJvm, database: Database, kafka_sink: KafkaSink
 ) -> None:
     write_source(tmp_path, 3)
-    sinks = kafka_sink.sink(AS_THEY_COME) + database.sinks()
+    sinks = kafka_sink.sink(AS_THEY_COME) + TABLES + database.sinks()
     job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, spark=SPARK + slow_tasks.CONF % ("hold", "0"))
     stalled = drivers.start(job, jvm=jvm)
     stalled.until(slow_tasks.mark(tmp_path, 0).exists, "a task in the middle of its write")

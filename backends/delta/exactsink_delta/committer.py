@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -40,8 +40,10 @@ from exactsink.contract import (
 from exactsink.toolkit.payloads import check_own
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
+    AnyPath,
     ObjectPath,
     file_names,
+    file_sha256,
     make_folder,
     path_of,
     remove_files,
@@ -100,8 +102,7 @@ class DeltaCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._log.table() or self._made(schema)
-            raise_errors(self._ctx.sink, self._problems(table))
-            raise_errors(self._ctx.sink, misfits(schema, table, adds=self._adds))
+            raise_errors(self._ctx.sink, [*self._problems(table), *misfits(schema, table, adds=self._adds)])
             self._marker(epoch).check_new(self._log.marker(table))  # before columns are added
             if self._adds:
                 table = self._log.add_columns(table, added(schema, table))
@@ -120,19 +121,12 @@ class DeltaCommitter(Committer):
     def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
         """Count the rows of the epochs' files that the log still names, by one listing of the table.
 
-        If the log no longer names a file, OPTIMIZE or DELETE has rewritten it, and the epoch can't be counted.
+        If the log no longer names a file, OPTIMIZE or DELETE has rewritten it, and the epoch can't be counted. `deep`
+        compares each file's SHA-256 with the vote's.
         """
         with self._answering():
             named = _named(self._log.table())
-        found = {}
-        for epoch, committables in epochs.items():
-            names = [
-                file_of(self._root, c.ref, n).name for c in committables for n in range(len(json.loads(c.payload)))
-            ]
-            gone = [name for name in names if name not in named]
-            rows = None if gone else sum(committable.rows for committable in committables)
-            found[epoch] = Audit(rows, f"{gone[0]} was rewritten, or deleted" if gone else "files that the log names")
-        return found
+            return {epoch: self._audited(committables, named, deep) for epoch, committables in epochs.items()}
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Add all files by one entry. Before it, read the table's mark and version, and then look at the files.
@@ -257,6 +251,19 @@ class DeltaCommitter(Committer):
         check_own(self._ctx, committables)
         return Marker.of(self._ctx, epoch, committables, self._held)
 
+    def _audited(self, committables: Sequence[Committable], named: Container[str], deep: bool) -> Audit:
+        for path, voted in self._voted(committables):
+            if path.name not in named:
+                return Audit(None, f"{path.name} was rewritten, or deleted")
+            if deep and file_sha256(path) != voted["sha256"]:
+                return Audit(None, f"{path.name} is not the file that was voted for")
+        return Audit(sum(each.rows for each in committables), "files that the log names")
+
+    def _voted(self, committables: Sequence[Committable]) -> list[tuple[AnyPath, Any]]:
+        """Return the votes' files, each with its entry in the vote."""
+        votes = [(each.ref, number, v) for each in committables for number, v in enumerate(json.loads(each.payload))]
+        return [(file_of(self._root, ref, number), voted) for ref, number, voted in votes]
+
     def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
         """Make the entry durable, whoever wrote it; then remove the records: a sweep may take files with a record."""
         self._log.sync(table)
@@ -265,9 +272,8 @@ class DeltaCommitter(Committer):
         return [outcome] * len(committables)
 
     def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
-        root, below = self._root, isinstance(self._held, Marker) and self._held.epoch < epoch
-        votes = [(c.ref, number, vote) for c in committables for number, vote in enumerate(json.loads(c.payload))]
-        return damage(((file_of(root, ref, number), vote["size"]) for ref, number, vote in votes), below=below)
+        below = isinstance(self._held, Marker) and self._held.epoch < epoch
+        return damage(((path, voted["size"]) for path, voted in self._voted(committables)), below=below)
 
     def _actions(self, table: DeltaTable, committables: Sequence[Committable]) -> list[AddAction | RemoveAction]:
         """Return the log's actions: add the votes' files, and remove the files that they replace.
@@ -275,11 +281,9 @@ class DeltaCommitter(Committer):
         Raises Fatal if the table no longer has the files' columns.
         """
         now, actions, written = int(time.time() * 1000), list[AddAction | RemoveAction](), list[Mapping[str, Any]]()
-        for committable in committables:
-            for number, voted in enumerate(json.loads(committable.payload)):
-                path = file_of(self._root, committable.ref, number)
-                written.append(voted["values"])
-                actions.append(AddAction(path.name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
+        for path, voted in self._voted(committables):
+            written.append(voted["values"])
+            actions.append(AddAction(path.name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
         # All files have the columns of one ticket, so the last one is enough.
         wrong = [*misfits(columns_of(path), table, [*written[-1]])]
         if wrong:

@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,13 +105,13 @@ class TableLog:
         assert lineage is not None, "an entry has all four"
         assert token is not None
         assert version is not None
-        since = table.version() - version
-        for entry in table.history(since) if since else ():  # the newest first
-            if entry["operation"] == "RESTORE":
-                back = str(entry.get("operationParameters", {}).get("version")).strip('"')
-                with suppress(DeltaError):
-                    return self.marker(self.table(int(back))) if back.isdigit() else self._born()
-                return self._born()
+        with ThreadPoolExecutor() as pool:
+            newest_first = range(table.version(), version, -1)
+            restores = [back for back in pool.map(self._restored, newest_first) if back is not None]
+        if restores:
+            with suppress(DeltaError):
+                return self.marker(self.table(int(restores[0]))) if restores[0].isdigit() else self._born()
+            return self._born()
         return Marker(self._job, self._sink, f"{lineage:x}"[1:], epoch, 0, f"{token:x}"[1:])
 
     def append(self, table: DeltaTable, marker: Marker, actions: list[AddAction | RemoveAction]) -> str:
@@ -194,6 +195,16 @@ class TableLog:
             if (entry := self._entry(self._seen)) is not None:
                 self._opened = table, entry
                 return table
+        return None
+
+    def _restored(self, version: int) -> str | None:
+        """Return the version that an entry restores, as text; None if it restores none.
+
+        deltalake's `history` has no such answer for an old version: it always lists the log's newest entries.
+        """
+        for line in (self._entry(version) or b"").splitlines():
+            if b"RESTORE" in line and (about := json.loads(line).get("commitInfo", {})).get("operation") == "RESTORE":
+                return str(about.get("operationParameters", {}).get("version")).strip('"')
         return None
 
     def _entry(self, version: int) -> bytes | None:

@@ -10,6 +10,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 
 from exactsink.contract import Finding
+from exactsink.toolkit.spark_sql import quoted_name
+from exactsink.toolkit.tabular.tables import lacking
 
 __all__ = ["added", "arrow_schema", "delta_columns", "misfits", "new_table_problems", "table_problems"]
 
@@ -57,7 +59,7 @@ def new_table_problems(schema: pa.Schema, partition_by: Sequence[str]) -> Iterat
     lower = [name.lower() for name in columns.names]
     for name in columns.names:
         if _NO_NAME.search(name) or lower.count(name.lower()) > 1:
-            yield Finding("error", f"Delta can't have a column {name!r}, or not two of this name", "rename it")
+            yield _unnameable(name)
 
 
 def added(schema: pa.Schema, table: DeltaTable) -> list[Field]:
@@ -82,15 +84,10 @@ def misfits(
         yield Finding("error", f"the table is partitioned by {by}", "")
     for field in columns:
         kind = there[field.name].type if field.name in there else None
-        if kind is None and adds and field.name.lower() not in map(str.lower, there):
-            yield Finding(
-                "warning",
-                f"the table has no column {field.name}: the first epoch adds it",
-                "do nothing if you want that",
-            )
-        elif kind is None:
-            fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'
-            yield Finding("error", f"the table has no column {field.name}", fix)
+        if kind is None:
+            place = f"delta.{quoted_name(table.table_uri.rstrip('/'))}"
+            bad = adds and _NO_NAME.search(field.name) is not None
+            yield _unnameable(field.name) if bad else lacking(place, field, [*there, *columns.names], adds=adds)
         elif field.type != kind:
             yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
     brought = {*schema.names, *(inside or ())}
@@ -117,6 +114,10 @@ def delta_columns(schema: pa.Schema) -> tuple[pa.Schema, list[Finding]]:
             fix = f"cast {field.name}, or leave it out"
             wrong.append(Finding("error", f"Delta has no type for column {field.name}, {field.type}", fix))
     return pa.schema(fields), wrong
+
+
+def _unnameable(name: str) -> Finding:
+    return Finding("error", f"Delta can't have a column {name!r}, or not two of this name", "rename it")
 
 
 def _partition_problems(columns: pa.Schema, by: Sequence[str]) -> Iterator[Finding]:

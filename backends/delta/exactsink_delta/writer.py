@@ -101,9 +101,10 @@ class DeltaWriter(Writer):
         with answering(self._root):
             for part in self._parts.values():
                 part.parquet.close()
-                size, _ = part.file.seal()
+                size, sha256 = part.file.seal()
                 values = dict(zip(self._partition_by, part.values, strict=True))
-                files.append({"size": size, "values": values, "stats": _statistics(part.footer[0])})
+                stats = _statistics(part.footer[0])
+                files.append({"size": size, "sha256": sha256, "values": values, "stats": stats})
             sync_folders([self._root, self._record.parent])
             if not self._record.exists():
                 raise Retryable(f"{self._txn.id} was swept", next="start the job again, unless a newer driver runs")

@@ -95,8 +95,7 @@ class IcebergCommitter(Committer):
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         with self._answering():
             table = self._target.table() or self._made(schema)
-            raise_errors(self._ctx.sink, table_problems(table, self._options))
-            raise_errors(self._ctx.sink, self._misfits(schema, table))
+            raise_errors(self._ctx.sink, [*table_problems(table, self._options), *self._misfits(schema, table)])
             self._marker(epoch).check_new(self._target.marker(table))  # before the table is changed
             if self._adds and any(self._misfits(schema, table)):
                 table = self._target.add_columns(table, schema)

@@ -16,6 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from exactsink.contract import Finding
 from exactsink.toolkit.storage import is_object_url, object_scheme
+from exactsink.toolkit.tabular.tables import lacking
 from exactsink_iceberg.options import PROVEN_CATALOGS, IcebergOptions
 from exactsink_iceberg.partitions import partition_of, partition_types_fit
 
@@ -129,16 +130,16 @@ def misfits(schema: pa.Schema, table: Table, *, adds: bool = False) -> Iterator[
     there = {field.name: field for field in table.schema().as_arrow()}
     for field in schema:
         kind = there[field.name].type if field.name in there else None
-        alike = next((name for name in there if name.lower() == field.name.lower()), None)
-        if adds and (alike is None or (kind is not None and _is_wider(field.type, kind))):
-            what = f"the table has no column {field.name}: the first epoch adds it"
+        if kind is None:
+            known = [*there, *schema.names]
+            try:
+                new_columns(pa.schema([field]))
+                yield lacking(".".join(table.name()), field.with_type(plain(field.type)), known, adds=adds)
+            except (TypeError, ValueError) as error:
+                yield Finding("error", f"Iceberg can't have column {field.name}: {error}", "cast it, or leave it out")
+        elif adds and _is_wider(field.type, kind):
             wide = f"column {field.name} is {kind}: the first epoch makes it {field.type}"
-            yield Finding("warning", what if alike is None else wide, "do nothing if you want that")
-        elif kind is None and alike is not None:
-            yield Finding("error", f"the table has no column {field.name}, but {alike}", f"rename it to {alike}")
-        elif kind is None:
-            fix = f'add it, or leave {field.name} out, or set on_schema_change = "add_columns"'
-            yield Finding("error", f"the table has no column {field.name}", fix)
+            yield Finding("warning", wide, "do nothing if you want that")
         elif plain(field.type) != plain(kind):
             yield Finding("error", f"column {field.name} is {field.type}, the table's is {kind}", f"cast it to {kind}")
     sources = {table.schema().find_column_name(each.source_id) for each in table.spec().fields}

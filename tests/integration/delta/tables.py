@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars
 import pyarrow as pa
 import pyarrow.dataset
 from deltalake import DeltaTable
@@ -34,9 +35,10 @@ def table(folder: Path) -> DeltaTable:
 
 
 def read(folder: Path) -> Counter[int]:
-    """Read the ids by deltalake and by DuckDB."""
+    """Read the ids by deltalake, by DuckDB and by Polars."""
     found = Counter(table(folder).to_pyarrow_table()["id"].to_pylist())
     assert found == Counter(row for (row,) in asked(folder, "SELECT id FROM lake"))
+    assert found == Counter(polars.read_delta(str(folder / "table"))["id"].to_list())
     return found
 
 

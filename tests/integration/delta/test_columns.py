@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from datetime import date, datetime, timezone
 from decimal import Decimal
 from pathlib import Path
 
+import polars
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -42,6 +44,8 @@ def test_rows_of_every_type_come_back_and_readers_pass_over_files(tmp_path: Path
     sink.commit(0, sink.prepare(0, [given]))
     read_back = table(tmp_path).to_pyarrow_table().sort_by("id").to_pylist()
     assert read_back == [row, empty]
+    in_polars = polars.read_delta(str(tmp_path / "table"), use_pyarrow=True).sort("id")
+    assert in_polars["day"].to_list() == [row["day"], None], "by folders, it would find none"
     again = session(tmp_path, job="again", mode="overwrite_partitions")
     again.commit(0, again.prepare(0, [given]))
     assert table(tmp_path).to_pyarrow_table().sort_by("id").to_pylist() == read_back, "partitions of any type"
@@ -133,22 +137,29 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(tmp_path: Path
 
 def test_a_column_that_the_table_lacks_is_refused_or_added_when_an_epoch_is_opened(tmp_path: Path) -> None:
     epochs(session(tmp_path), 0)
-    wider = rows(1).append_column("note", pa.array(["n"]))
-    with pytest.raises(PreflightError, match="the table has no column note") as refused:
+    wider = rows(1).append_column("note", pa.array([{"a": 1}]))
+    statement = "ALTER TABLE delta.`file://.*/table` ADD COLUMN `note` struct<`a`: bigint>; .* on_schema_change = "
+    with pytest.raises(PreflightError, match=f"the table has no column note\n.*{statement}"):
         session(tmp_path).prepare(1, [wider])
-    assert 'on_schema_change = "add_columns"' in refused.value.next
-    sink = session(tmp_path, on_schema_change="add_columns")
-    assert found(tmp_path, wider.schema, on_schema_change="add_columns") == [
-        "warning: the table has no column note: the first epoch adds it"
-    ]
+    adds = {"on_schema_change": "add_columns"}
+    sink, added = session(tmp_path, **adds), "warning: the table has no column note: the first epoch adds it"
+    assert found(tmp_path, wider.schema, **adds) == [added]
     with pytest.raises(LineageError):
-        session(tmp_path, "cd", on_schema_change="add_columns").prepare(1, [wider])
+        session(tmp_path, "cd", **adds).prepare(1, [wider])
     assert "note" not in table(tmp_path).schema().to_json(), "another journal's start changes nothing"
     voted = sink.prepare(1, [wider])
     sink.open(1, wider.schema)  # as after a crash: it is there by now
     assert sink.commit(1, voted) == [Committed()]
-    assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, "n")]
-    assert [finding[:5] for finding in found(tmp_path, pa.schema([*wider.schema, ("ID", pa.int64())]))] == ["error"]
+    assert sorted(asked(tmp_path, "SELECT id, note FROM lake")) == [(0, None), (1, {"a": 1})]
+    inside = pa.struct([("a", pa.int64()), ("b", pa.int64())])
+    with pytest.raises(PreflightError, match="3 problems") as refused:
+        sink.open(2, pa.schema([*ROWS, ("note", inside), ("ID", pa.int64()), ("a b", pa.int64())]))
+    assert [re.split(" is struct|  +", line)[1] for line in str(refused.value).splitlines()[2:5]] == [
+        "column note",
+        "the table has no column ID, and id differs from it only in case",
+        "Delta can't have a column 'a b', or not two of this name",
+    ]
+    assert "on_schema_change" not in str(refused.value), "it is set"
 
 
 def test_rows_that_a_column_cannot_hold_are_found_one_by_one(tmp_path: Path) -> None:

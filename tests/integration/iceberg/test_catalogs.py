@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event
 
 from exactsink.contract import AlreadyCommitted, Committed, Committer, LineageError, Mark, Retryable
-from exactsink.testing import ConformanceSuite, Runner
+from exactsink.testing import SCENARIOS, ConformanceSuite, Runner
 from exactsink.testing.target import ROWS
 from exactsink.toolkit import sql
 from exactsink.toolkit.storage import ObjectPath, path_of
@@ -23,17 +23,10 @@ from tests.integration.iceberg.lake import Lake, epochs, interrupted, rows
 from tests.servers.cutting_proxy import Trap, cutting_proxy
 from tests.servers.postgres import Postgres, own_postgres
 
-STORES = """
-all-votes-lost another-journal answer-lost bad-rows-apart births-at-once commit-replayed commits-at-once
-foreign-untouched judged-again killed-after-pre_commit killed-after-write killed-inside-sweep loser-swept
-marks-trimmed other-process others-untouched quarantine-replayed second-journal stalled-after-pre_commit
-stalled-after-write stalled-inside-commit undecided-invisible unknown-after-commit unknown-before-commit
-"""
+PLAYED = {name: [pytest.mark.proof] * (name != "one-vote-lost") for name in SCENARIOS}
 
 
-@pytest.mark.parametrize(
-    "scenario", ["one-vote-lost", *(pytest.param(name, marks=pytest.mark.proof) for name in STORES.split())]
-)
+@pytest.mark.parametrize("scenario", [pytest.param(name, marks=marks) for name, marks in PLAYED.items()])
 def test_the_kit_on_postgres_and_s3(
     s3_runner: Runner, bucket: str, postgres: Postgres, scenario: str, tmp_path: Path
 ) -> None:

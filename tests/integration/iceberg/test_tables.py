@@ -111,7 +111,7 @@ def test_columns_are_refused_added_or_widened_when_an_epoch_is_opened(lake: Lake
         "error: column id is int64, the table's is int32", "error: the table has no column note",
         "error: column price is decimal128(12, 2), the table's is decimal128(10, 2)",
     ]  # fmt: skip
-    with pytest.raises(PreflightError, match="column id is int64"):
+    with pytest.raises(PreflightError, match=r"id is int64(.|\n)*TABLE shop.orders ADD COLUMN `note` string; or"):
         sink.prepare(1, [wider])
     adding = lake.session(on_schema_change="add_columns")
     assert [line.split(":")[0] for line in found(lake, wider.schema, on_schema_change="add_columns")] == ["warning"] * 3
@@ -123,7 +123,10 @@ def test_columns_are_refused_added_or_widened_when_an_epoch_is_opened(lake: Lake
     assert [list(row.values()) for row in read] == [[n, price[0].as_py(), "n" if n else None, None] for n in (0, 1)]
     assert [field.name for field in lake.table().schema().fields if field.required] == ["id", "kind"]
     odd = pa.schema([*wider.schema, ("NOTE", pa.string()), ("gap", pa.duration("s"))])
-    assert found(lake, odd, on_schema_change="add_columns")[0] == "error: the table has no column NOTE, but note"
+    assert [line.split(":")[1] for line in found(lake, odd, on_schema_change="add_columns")] == [
+        " the table has no column NOTE, and note differs from it only in case",
+        " Iceberg can't have column gap",
+    ]
     voted = adding.prepare(2, [wider])
     lake.table().update_schema().delete_column("note").commit()
     with pytest.raises(Fatal, match="can't take decided rows"):

@@ -9,11 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from exactsink.contract import BatchValidator, Finding, PreflightError
+from exactsink.toolkit.spark_sql import quoted_name
 
-__all__ = ["TableValidator", "check_values", "fitted", "raise_errors"]
+__all__ = ["TableValidator", "check_values", "fitted", "lacking", "raise_errors"]
 
 _ENDS = ((datetime.min, datetime.max), (date.min, date.max))
 """Not as Arrow's scalars: to make one imports pandas, which takes a third of each command's start."""
+
+_SQL_NAMES = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint", "bool": "boolean"}
+_SQL_NAMES |= {"date32[day]": "date", "large_string": "string", "string_view": "string", "large_binary": "binary"}
+"""Spark's names of types that have another name in Arrow."""
 
 
 def fitted(batch: pa.RecordBatch, columns: pa.Schema, in_python: Collection[str]) -> pa.Table:
@@ -53,11 +58,46 @@ class TableValidator(BatchValidator):
         super().__init__(refusal, schema)
 
 
+def lacking(table: str, field: pa.Field, names: Iterable[str], *, adds: bool) -> Finding:
+    """Report a column of the rows that a table lacks. With `adds`, that is a warning.
+
+    `table` is its name in Spark SQL, and `names` are those of all columns of the table and the rows.
+    """
+    name, what = field.name, f"the table has no column {field.name}"
+    for other in names:
+        if other != name and other.lower() == name.lower():
+            return Finding("error", f"{what}, and {other} differs from it only in case", f"rename {name} in the rows")
+    if adds:
+        return Finding("warning", f"{what}: the first epoch adds it", "do nothing if you want that")
+    statement = f"ALTER TABLE {table} ADD COLUMN {quoted_name(name)} {_in_sql(field.type)}"
+    return Finding("error", what, f'{statement}; or leave {name} out, or set on_schema_change = "add_columns"')
+
+
 def raise_errors(sink: str, findings: Iterable[Finding]) -> None:
-    """Raise PreflightError for the first error among what preflight finds."""
-    for finding in findings:
-        if finding.severity == "error":
-            raise PreflightError(f"sink {sink}: {finding.message}", next=finding.fix)
+    """Raise PreflightError for the errors among what preflight finds. More than one error become a table."""
+    errors = [(each.message, each.fix) for each in findings if each.severity == "error"]
+    if len(errors) == 1:
+        raise PreflightError(f"sink {sink}: {errors[0][0]}", next=errors[0][1])
+    if errors:
+        wide = max(len(message) for message, _ in errors)
+        lines = [f"  {message:<{wide}}  {fix}".rstrip() for message, fix in [("problem", "fix"), *errors]]
+        what = f"sink {sink}: {len(errors)} problems; no row of this epoch was written"
+        why = "the table can't take these rows\n" + "\n".join(lines)
+        raise PreflightError(what, why=why, next="fix each of them, as the table shows, then start the job again")
+
+
+def _in_sql(kind: pa.DataType) -> str:
+    """Return a type's name in Spark SQL."""
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{quoted_name(each.name)}: {_in_sql(each.type)}' for each in kind)}>"
+    if pa.types.is_nested(kind):
+        parts = (kind.key_type, kind.item_type) if pa.types.is_map(kind) else (kind.value_type,)
+        return f"{'map' if len(parts) > 1 else 'array'}<{', '.join(map(_in_sql, parts))}>"
+    if pa.types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    return _SQL_NAMES.get(str(kind), str(kind))
 
 
 def _check(values: pa.Array, field: pa.Field, name: str, *, in_python: bool) -> None:
