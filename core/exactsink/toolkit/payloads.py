@@ -41,7 +41,7 @@ def read_vote(committable: Committable, readable: int, kind: type[_Vote]) -> _Vo
     """Read a vote's JSON as a dataclass, strictly. Raises Fatal for another version or form."""
     check_version(committable, readable)
     try:
-        vote: _Vote = _adapter(kind).validate_json(committable.payload, strict=True)
+        vote: _Vote = _adapter(kind).validate_json(committable.payload, strict=True)  # type: ignore[arg-type]
     except ValidationError as error:
         wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
         raise Fatal(
