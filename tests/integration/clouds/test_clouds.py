@@ -134,6 +134,43 @@ def test_what_is_gone_is_lost_before_its_commit_and_unknown_after(cloud: Cloud) 
     assert kinds(sink.commit_marked(EPOCH + 1, [late])) == [Unknown]
 
 
+def test_a_loss_stays_a_loss_if_its_driver_dies_while_it_removes_the_rest(cloud: Cloud) -> None:
+    """Azure drops blocks by an empty blob, which then has the file's name."""
+    sink = cloud.sink(partition_by=["day"], **TEXT)
+    sink.put_birth()
+    voted = sink.vote(*[rows(*[("0", day) for day in days], schema=DAYS) for days in ([1], [1, 2])])
+    cloud.remove_uploads(*voted)
+    cloud.set(SlowDown("^DELETE", 10**6))
+    with suppress(Retryable):  # Google's store has nothing to remove
+        sink.commit_marked(EPOCH, voted)
+    cloud.ends_faults()
+    assert [kinds(call(EPOCH, voted)) for call in (sink.assess, sink.commit_marked)] == [[Lost] * 2] * 2
+    assert (cloud.visible(), cloud.left()) == ([], [])
+
+
+@pytest.mark.parametrize("emulator", ["gcs"], indirect=True)
+@pytest.mark.parametrize("late", [True, False])
+def test_the_parts_of_a_composed_file_go_one_by_one_and_a_late_part_is_no_other_file(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """A driver dies in the middle, while another participant is lost. A part's repeat comes after its upload's end."""
+    monkeypatch.setattr(upload_files, "_PART_BYTES", 4)
+    sink = cloud.sink(**TEXT)
+    sink.put_birth()
+    voted = sink.vote(lines(*"abcdef"), lines("g"))
+    cloud.remove_uploads(voted[1])
+    [upload] = [file.temp for file in VotedFiles.load(voted[0]).files]
+    if late:
+        cloud.store.put_part("", upload, 99, b"late")
+    else:
+        cloud.set(SlowDown("^DELETE .*parts.*0000[^1]", 10**6))
+        with pytest.raises(Retryable):
+            sink.commit_marked(EPOCH, voted)
+        cloud.ends_faults()
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed if late else AlreadyCommitted, Lost]
+    assert (cloud.lines(), len(cloud.left())) == (list("abcdef"), late)
+
+
 @pytest.mark.parametrize("fault", ["away", "refused"])
 def test_what_a_store_is_not_there_for_is_committed_once_when_it_is_back(cloud: Cloud, fault: str) -> None:
     """Killed, or with credentials that ended, between the vote and the commit."""
