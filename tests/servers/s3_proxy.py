@@ -7,19 +7,21 @@ server checks the signature. A rule waits for a pattern in `METHOD target`, such
 from __future__ import annotations
 
 import http.client
+import io
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Protocol, TypeAlias, TypeVar
+from typing import IO, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
 from tests.servers.s3 import S3
 
-__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "Ask", "Cuts", "ForgetsUploads", "ListsWholeKeys"]
+__all__ = ["ABORT", "BODY", "COMPLETE", "CREATE_UPLOAD", "Answer", "Ask", "Cuts", "ForgetsUploads", "ListsWholeKeys"]
 __all__ += ["OneByOne", "S3Proxy", "SlowDown", "Trap", "cutting_s3"]
 
 COMPLETE = r"^POST .*[?&]uploadId="
@@ -27,6 +29,8 @@ ABORT = r"^DELETE .*[?&]uploadId="
 CREATE_UPLOAD = r"^POST .*[?&]uploads\b"
 _LISTING = re.compile(r"^GET /[^/?]*/?\?(.*&)?uploads\b")
 _BLOCK = 1 << 18
+BODY: ContextVar[_Body] = ContextVar("body")
+"""The body of the request that a rule answers."""
 _HOP = ("connection", "keep-alive", "transfer-encoding")  # of one direction only, because bodies get new frames
 
 
@@ -123,11 +127,12 @@ class OneByOne(_Counting):
 
 
 class SlowDown(_Counting):
-    """Answer 503 SlowDown to the next `times` matching requests; sprung once it has done so."""
+    """Answer SlowDown to the next `times` matching requests; sprung once it has done so."""
 
-    def __init__(self, pattern: str, times: int) -> None:
+    def __init__(self, pattern: str, times: int, status: int = 503) -> None:
         super().__init__(pattern)
         self._times = times
+        self._status = status
 
     def concerns(self, request: str) -> bool:
         return 0 < self._count(request) <= self._times
@@ -135,7 +140,7 @@ class SlowDown(_Counting):
     def answer(self, request: str, ask: Ask) -> Answer:
         if self._seen >= self._times:
             self.sprung.set()
-        return Answer.error(503, "SlowDown")
+        return Answer.error(self._status, "SlowDown")
 
 
 class Cuts(_Counting):
@@ -277,7 +282,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _one(self) -> None:
         request = f"{self.command} {self.path}"
-        body = _Body(self)
+        BODY.set(body := _Body(self))
         rules = iter(list(self.server.rules))
         try:
             rule = next((rule for rule in rules if rule.concerns(request)), None)
@@ -351,7 +356,7 @@ class _Body:
     """A request's body as it comes in, chunked or not. It can be read once."""
 
     def __init__(self, connection: _Connection) -> None:
-        self._read = connection.rfile
+        self._read: IO[bytes] = connection.rfile
         self._chunked = "chunked" in connection.headers.get("Transfer-Encoding", "").lower()
         self._left = 0 if self._chunked else int(connection.headers.get("Content-Length", 0))
 
@@ -370,6 +375,11 @@ class _Body:
         while self._left and (block := self._read.read(min(self._left, _BLOCK))):
             self._left -= len(block)
             yield block
+
+    def whole(self) -> bytes:
+        """Read a body that is not chunked. It can be passed on all the same."""
+        self._read = io.BytesIO(data := self._read.read(self._left))
+        return data
 
     def drain(self) -> None:
         """Read the rest of the body."""
