@@ -39,7 +39,7 @@ class Renames(Folders[ObjectPath]):
             yield Finding("error", f"{self.root} can't be used: {lack.why}", lack.fix)
 
     def _tried(self) -> Lack | None:
-        """Make each call that a commit makes; return what the server lacks, if anything."""
+        """Make each call that a commit makes; return a call that the server lacks, if any."""
         made: list[ObjectPath] = []
         try:
             for place in (temp_root(self._root), self._root):

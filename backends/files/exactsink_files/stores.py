@@ -48,7 +48,7 @@ class Store(ABC):
     notes: Literal["some", "all", "none"] = "all"
     """Which of its uploads a participant lists in the store before it sends them: all if the store can't list any."""
     proofs: Mapping[str, Proof] = {}
-    """What the code of a refused Complete proves."""
+    """The proofs in refusals of a Complete, by the code of the error."""
     ends_by = ""
     """Who ends unfinished uploads, other than a sweep, in words."""
 

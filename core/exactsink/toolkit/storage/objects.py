@@ -208,7 +208,7 @@ class ObjectPath:
         return f"use a store {wanted}, for example {_PROVEN.get(self.scheme, _PROVEN['s3'])}"
 
     def why_no_creates(self) -> Lack | None:
-        """Try the operations that a journal needs below this name. Return the one that the store can't do, if any.
+        """Try the operations that a journal needs below this name. Return an operation that it lacks, if any.
 
         Leaves no object. Raises OSError.
         """
