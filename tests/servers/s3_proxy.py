@@ -7,19 +7,23 @@ server checks the signature.
 from __future__ import annotations
 
 import http.client
+import io
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from tests.servers.s3 import S3
 from tests.servers.s3_rules import Answer, Rule
 
-__all__ = ["S3Proxy", "cutting_s3"]
+__all__ = ["BODY", "S3Proxy", "cutting_s3"]
 
 _BLOCK = 1 << 18
+BODY: ContextVar[_Body] = ContextVar("body")
+"""The body of the request that a rule answers."""
 _HOP = ("connection", "keep-alive", "transfer-encoding")  # of one direction only, because bodies get new frames
 _AnyRule = TypeVar("_AnyRule", bound=Rule)
 
@@ -84,7 +88,7 @@ class _Connection(BaseHTTPRequestHandler):
 
     def _one(self) -> None:
         request = f"{self.command} {self.path}"
-        body = _Body(self)
+        BODY.set(body := _Body(self))
         rules = iter(list(self.server.rules))
         try:
             rule = next((rule for rule in rules if rule.concerns(request)), None)
@@ -158,7 +162,7 @@ class _Body:
     """A request's body as it comes in, chunked or not. It can be read once."""
 
     def __init__(self, connection: _Connection) -> None:
-        self._read = connection.rfile
+        self._read: IO[bytes] = connection.rfile
         self._chunked = "chunked" in connection.headers.get("Transfer-Encoding", "").lower()
         self._left = 0 if self._chunked else int(connection.headers.get("Content-Length", 0))
 
@@ -177,6 +181,11 @@ class _Body:
         while self._left and (block := self._read.read(min(self._left, _BLOCK))):
             self._left -= len(block)
             yield block
+
+    def whole(self) -> bytes:
+        """Read a body that is not chunked. It can be passed on all the same."""
+        self._read = io.BytesIO(data := self._read.read(self._left))
+        return data
 
     def drain(self) -> None:
         """Read the rest of the body."""

@@ -111,11 +111,12 @@ class OneByOne(_Counting):
 
 
 class SlowDown(_Counting):
-    """Answer 503 SlowDown to the next `times` matching requests; sprung once it has done so."""
+    """Answer SlowDown to the next `times` matching requests; sprung once it has done so."""
 
-    def __init__(self, pattern: str, times: int) -> None:
+    def __init__(self, pattern: str, times: int, status: int = 503) -> None:
         super().__init__(pattern)
         self._times = times
+        self._status = status
 
     def concerns(self, request: str) -> bool:
         return 0 < self._count(request) <= self._times
@@ -123,7 +124,7 @@ class SlowDown(_Counting):
     def answer(self, request: str, ask: Ask) -> Answer:
         if self._seen >= self._times:
             self.sprung.set()
-        return Answer.error(503, "SlowDown")
+        return Answer.error(self._status, "SlowDown")
 
 
 class Cuts(_Counting):

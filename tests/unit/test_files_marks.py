@@ -159,6 +159,15 @@ def test_what_was_named_and_is_gone_is_unknown_until_the_epoch_is_done_and_a_use
     assert visible(tmp_path) == []
 
 
+def test_a_linked_file_that_goes_before_its_epoch_is_done_comes_again(tmp_path: Path) -> None:
+    sink = bound(tmp_path)
+    voted = sink.vote(lines("a"))
+    with around(tmp_path, ["link"], lambda *_: None, kill), suppress(Killed):
+        sink.commit_marked(EPOCH, voted)
+    visible(tmp_path)[0].unlink()
+    assert (sink.commit_marked(EPOCH, voted), len(visible(tmp_path))) == ([Committed()], 1)
+
+
 def test_a_file_that_a_user_moved_is_not_named_again_though_its_temp_is_left(tmp_path: Path) -> None:
     sink = bound(tmp_path)
     voted = sink.vote(lines("a"))

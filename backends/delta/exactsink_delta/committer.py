@@ -237,7 +237,7 @@ class DeltaCommitter(Committer):
 
     def _store_problems(self) -> Iterable[Finding]:
         """Check that a store can create an object only if it does not exist, because the log needs that."""
-        fix = "use a store that has conditional writes"
+        fix = "keep the table in a folder that driver and executors share"
         return store_findings(self._root, "the log", fix) if isinstance(self._root, ObjectPath) else ()
 
     def _stray_problems(self) -> Iterable[Finding]:

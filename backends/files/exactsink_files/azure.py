@@ -16,7 +16,6 @@ from azure.core import MatchConditions
 from azure.storage.blob import BlobBlock, BlobClient
 
 from exactsink.contract import Finding, JobContext
-from exactsink.toolkit.storage import store_code
 from exactsink_files.stores import ObjectHead, Proof, Store
 from exactsink_files.votes import Part
 
@@ -30,12 +29,12 @@ _GIVE = (
     "give the account's key, a SAS or the role Storage Blob Data Contributor for {root}: set AZURE_STORAGE_ACCOUNT and "
     "AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING, or run under an identity"
 )
-_PROOFS: dict[str, Proof] = {"BlobAlreadyExists": "condition", "InvalidBlockList": "gone", "BlobNotFound": "gone"}
 
 
 class Azure(Store):
     """A container."""
 
+    proofs: Mapping[str, Proof] = {"BlobAlreadyExists": "condition", "InvalidBlockList": "gone", "BlobNotFound": "gone"}
     ends_by = "the service, a week after the last block came,"
 
     def create(self, key: str, metadata: Mapping[str, str]) -> str:
@@ -56,9 +55,6 @@ class Azure(Store):
 
     def complete(self, key: str, upload: str, parts: Sequence[Part], metadata: Mapping[str, str] | None = None) -> None:
         self._commit(key, [part.etag for part in parts], metadata or {})
-
-    def proves(self, error: OSError) -> Proof:
-        return _PROOFS.get(store_code(error), "")
 
     def abort(self, key: str, upload: str) -> None:
         """Drop the blocks by committing an empty blob, then remove that blob, never a file. Idempotent.
@@ -89,12 +85,9 @@ class Azure(Store):
             found, metadata = self._fs.head(self.bucket, key)
         except FileNotFoundError:
             return None
+        if not found.size and _ABORTED in metadata:  # an abort died before it removed its empty blob
+            return None
         return ObjectHead(found.size, {name.replace("_", "-"): value for name, value in metadata.items()})
-
-    def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
-        for key, info in self._fs.objects(self.bucket, prefix, deep=deep):
-            if not key.endswith("/"):
-                yield key, info.modified or 0.0
 
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
         if (pause := ctx.longest_pause_seconds) > _KEPT_SECONDS:

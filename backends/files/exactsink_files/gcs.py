@@ -15,7 +15,7 @@ from functools import partial
 from os.path import commonprefix
 
 from exactsink.contract import Finding, JobContext
-from exactsink.toolkit.storage import ObjectPath, Upload, store_code
+from exactsink.toolkit.storage import ObjectPath, Upload
 from exactsink_files.stores import ObjectHead, Proof, Store, in_parallel
 from exactsink_files.votes import Part, VotedFile
 
@@ -24,7 +24,6 @@ __all__ = ["Gcs"]
 _DAY = 86_400
 _MOST_SOURCES = 32  # of one compose
 _PARTS = ".parts/"
-_PROOFS: dict[str, Proof] = {"412": "condition", "404": "gone"}
 _GIVE = (
     "give the job's account the role Storage Object User (roles/storage.objectUser) on the bucket of {root}, and let "
     "GOOGLE_APPLICATION_CREDENTIALS name its key, or run under it"
@@ -35,6 +34,7 @@ class Gcs(Store):
     """A bucket."""
 
     notes = "none"
+    proofs: Mapping[str, Proof] = {"412": "condition", "404": "gone"}
 
     def __init__(self, root: ObjectPath) -> None:
         super().__init__(root)
@@ -64,9 +64,6 @@ class Gcs(Store):
     def complete(self, key: str, upload: str, parts: Sequence[Part], metadata: Mapping[str, str] | None = None) -> None:
         self._fs.compose(self.bucket, key, self._sources(upload, parts), metadata)
 
-    def proves(self, error: OSError) -> Proof:
-        return _PROOFS.get(store_code(error), "")
-
     def abort(self, key: str, upload: str) -> None:
         self.delete([name for name, _ in self._fs.objects(self.bucket, self._place(upload), deep=True)])
 
@@ -95,11 +92,6 @@ class Gcs(Store):
     def forget(self, files: Sequence[VotedFile]) -> None:
         """Remove the parts."""
         self.delete([self._name(file.temp, part) for file in files for part in file.parts])
-
-    def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
-        for key, info in self._fs.objects(self.bucket, prefix, deep=deep):
-            if not key.endswith("/"):
-                yield key, info.modified or 0.0
 
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:
         """Find rules of the bucket that delete waiting parts, or keep composed ones."""
@@ -154,8 +146,9 @@ class Gcs(Store):
         found: dict[str, list[Part]] = {}
         for name, info, generation in sorted(self._fs.generations(self.bucket, prefix, deep=True)):
             upload, _, suffix = name[len(self._own) :].rpartition(".")
-            parts = found.setdefault(upload, [])
-            parts.append(Part(len(parts) + 1, info.size, f"{suffix}@{generation}"))
+            if (number := suffix.rpartition("-")[2]).isdecimal():
+                part = Part(int(number), info.size, f"{suffix}@{generation}")
+                found.setdefault(upload, []).append(part)
         return found
 
     def _place(self, upload: str) -> str:

@@ -20,15 +20,15 @@ def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
     """Check that the store has all that a commit needs. `own`: the store below the target's `_exactsink`."""
     tried = own.key(f"try-{secrets.token_hex(8)}")
     try:
-        if why := own.root.why_no_creates():
-            yield Finding("error", f"{root}: {why}", "use a store that has them: marks need them")
+        if lack := own.root.why_no_creates():
+            yield Finding("error", f"{root}: {lack.why}", lack.fix)
         try:
             yield from _upload_problems(own, root, tried)
         finally:
             own.delete([tried])
         yield from own.limits(root, ctx)
     except OSError as error:
-        yield _refused(error, root, own.refused(error, root))
+        yield _refused(own, error, root)
 
 
 def _upload_problems(own: Store, root: str, tried: str) -> Iterator[Finding]:
@@ -38,23 +38,22 @@ def _upload_problems(own: Store, root: str, tried: str) -> Iterator[Finding]:
         try:
             part = own.put_part(tried, upload, 1, b"tried")
             if own.head(tried) is not None:
-                yield _lacks(root, "shows an upload before it is completed", "hides unfinished uploads")
+                yield _lacks(own, root, "shows an upload before it is completed", "hides unfinished uploads")
             elif completed:
                 _complete(own, tried, upload, part)
             else:
                 own.unfinished(everywhere=True)
                 next(own.uploads(""), None)
                 if own.parts(tried, upload) != [part]:
-                    yield _lacks(root, "does not list an upload's parts", "lists the parts of an upload")
+                    yield _lacks(own, root, "does not list an upload's parts", "lists the parts of an upload")
         finally:
             own.abort(tried, upload)
         if own.parts(tried, upload) is not None:
-            yield _lacks(root, "keeps an upload that was aborted", "drops aborted uploads")
+            yield _lacks(own, root, "keeps an upload that was aborted", "drops aborted uploads")
 
 
-def _lacks(root: str, what: str, wanted: str) -> Finding:
-    fix = f"use a store that {wanted}, for example AWS S3, MinIO or versitygw"
-    return Finding("error", f"{root}: the store {what}", fix)
+def _lacks(own: Store, root: str, what: str, wanted: str) -> Finding:
+    return Finding("error", f"{root}: the store {what}", own.root.instead(f"that {wanted}"))
 
 
 def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
@@ -66,12 +65,13 @@ def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
             raise
 
 
-def _refused(error: OSError, root: str, fix: str) -> Finding:
+def _refused(own: Store, error: OSError, root: str) -> Finding:
     """Return the finding for a refusal by the store."""
+    fix = own.refused(error, root)
     if error.errno == errno.ENODEV:
         fix = "make the bucket, or set another path"
     elif error.errno == errno.ENOSYS:
-        fix = "use a store that has this call, for example AWS S3, MinIO or versitygw"
+        fix = own.root.instead("that has this call")
     return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
 
 

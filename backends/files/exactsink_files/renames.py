@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from exactsink.contract import Fatal, Finding, JobContext
-from exactsink.toolkit.storage import HashedFile, ObjectPath, store_errors
+from exactsink.toolkit.storage import HashedFile, Lack, ObjectPath, store_errors
 from exactsink_files.folders import TRIES, Folders
 from exactsink_files.places import contended, doing, tried
 from exactsink_files.votes import VotedFile, temp_root
@@ -31,15 +31,15 @@ class Renames(Folders[ObjectPath]):
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
         try:
-            why = self._tried()
+            lack = self._tried()
         except OSError as error:
             yield Finding("error", f"{self.root} can't be used: {error.strerror or error}", self._fs.fix)
             return
-        if why:
-            yield Finding("error", f"{self.root} can't be used: {why}", "use OpenSSH's server, or another target")
+        if lack is not None:
+            yield Finding("error", f"{self.root} can't be used: {lack.why}", lack.fix)
 
-    def _tried(self) -> str:
-        """Make each call that a commit makes; return why the server can't be used, empty if it can."""
+    def _tried(self) -> Lack | None:
+        """Make each call that a commit makes; return a call that the server lacks, if any."""
         made: list[ObjectPath] = []
         try:
             for place in (temp_root(self._root), self._root):

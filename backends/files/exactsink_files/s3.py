@@ -22,13 +22,6 @@ _SLOWEST_ANSWER = 120
 """Seconds: a server may copy all parts of a file before it answers that the file is complete."""
 _NO_CONDITION = frozenset({"NotImplemented", "501"})
 _ABSENT = frozenset({"NoSuchUpload", "NoSuchKey", "404"})
-_PROOFS: dict[str, Proof] = {
-    **dict.fromkeys(("NoSuchUpload", "404"), "gone"),
-    **dict.fromkeys(("InvalidPart", "InvalidPartOrder", "EntityTooSmall"), "parts differ"),
-    **dict.fromkeys(
-        ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"), "condition"
-    ),
-}
 
 
 def open_s3(url: str, endpoint_url: str | None, profile: str | None) -> ObjectPath:
@@ -42,6 +35,13 @@ class S3(Store):
     """A bucket. botocore repeats requests by itself."""
 
     notes = "some"
+    proofs: Mapping[str, Proof] = {
+        **dict.fromkeys(("NoSuchUpload", "404"), "gone"),
+        **dict.fromkeys(("InvalidPart", "InvalidPartOrder", "EntityTooSmall"), "parts differ"),
+        **dict.fromkeys(
+            ("PreconditionFailed", "412", "ConditionalRequestConflict", "OperationAborted", "409"), "condition"
+        ),
+    }
     ends_by = "a lifecycle rule of the bucket (AbortIncompleteMultipartUpload)"
 
     def create(self, key: str, metadata: Mapping[str, str]) -> str:
@@ -79,9 +79,6 @@ class S3(Store):
             yield sent
         finally:
             events.unregister("before-send.s3.CompleteMultipartUpload", count)
-
-    def proves(self, error: OSError) -> Proof:
-        return _PROOFS.get(store_code(error), "")
 
     def abort(self, key: str, upload: str) -> None:
         self._found("abort_multipart_upload", Key=key, UploadId=upload)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from exactsink.contract import Finding, JobContext
-from exactsink.toolkit.storage import ObjectPath, Upload
+from exactsink.toolkit.storage import ObjectPath, Upload, store_code
 from exactsink_files.votes import Part, VotedFile
 
 __all__ = ["AT_ONCE", "ObjectHead", "Proof", "Store", "in_parallel"]
@@ -47,6 +47,8 @@ class Store(ABC):
     longest_key = 1024  # bytes
     notes: Literal["some", "all", "none"] = "all"
     """Which of its uploads a participant lists in the store before it sends them: all if the store can't list any."""
+    proofs: Mapping[str, Proof] = {}
+    """The proofs in refusals of a Complete, by the code of the error."""
     ends_by = ""
     """Who ends unfinished uploads, other than a sweep, in words."""
 
@@ -85,9 +87,9 @@ class Store(ABC):
         """Count how often the Complete of each upload is sent, because a library may repeat it by itself."""
         yield Counter()
 
-    @abstractmethod
     def proves(self, error: OSError) -> Proof:
         """Return the proof in the refusal of a Complete; empty if it proves nothing."""
+        return self.proofs.get(store_code(error), "")
 
     @abstractmethod
     def abort(self, key: str, upload: str) -> None:
@@ -120,9 +122,11 @@ class Store(ABC):
     def forget(self, files: Sequence[VotedFile]) -> None:  # noqa: B027 - most leave nothing
         """Remove the remaining parts of files that have their final names. Idempotent."""
 
-    @abstractmethod
     def objects(self, prefix: str, *, deep: bool = False) -> Iterator[tuple[str, float]]:
         """List objects with a prefix, and when each was written (Unix seconds). `deep`: also with a later `/`."""
+        for key, info in self._fs.objects(self.bucket, prefix, deep=deep):
+            if not key.endswith("/"):
+                yield key, info.modified or 0.0
 
     @abstractmethod
     def limits(self, root: str, ctx: JobContext) -> Iterator[Finding]:

@@ -149,9 +149,11 @@ class Uploads(FilePlace):
     def _state(self, file: VotedFile) -> tuple[bool, str]:
         """Return whether an upload waits, and why its file can't get its name; empty if it can, or has it."""
         parts = self._store.parts(self._store.key(file.final), file.temp)
-        if parts is not None:
-            return True, "" if parts == list(file.parts) else self._other_parts(file)
-        return False, "" if self._store.head(self._store.key(file.final)) is not None else self._gone(file)
+        if parts is not None and set(file.parts) <= set(parts):  # a Complete ignores parts that it does not name
+            return True, ""
+        if self._store.head(self._store.key(file.final)) is not None:  # its parts may be half removed
+            return False, ""
+        return False, self._gone(file) if parts is None else self._other_parts(file)
 
     def _place(self, name: str, file: VotedFile, waits: bool, sent: Mapping[str, int]) -> Outcome:
         """Complete one upload, or find that it is complete. Raises Fatal if a foreign object has its name.

@@ -212,7 +212,8 @@ class IcebergCommitter(Committer):
     def _sink_problems(self) -> Iterator[Finding]:
         yield from sink_problems(self._options)
         if isinstance(self._target.root, ObjectPath):
-            yield from store_findings(self._target.root, "the records", "use a store that has conditional writes")
+            fix = "keep the table in a folder that driver and executors share"
+            yield from store_findings(self._target.root, "the records", fix)
 
     def _misfits(self, schema: pa.Schema, table: Table) -> Iterator[Finding]:
         return misfits(schema, table, adds=self._adds)

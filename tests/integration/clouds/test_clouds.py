@@ -17,6 +17,7 @@ from exactsink.protocol.journal.stores.objects import ObjectStore
 from exactsink.toolkit.storage import ObjectPath, store_findings
 from exactsink.toolkit.storage.object_file import ObjectFile
 from exactsink_files import upload_files
+from exactsink_files.marks import MarkFolder
 from exactsink_files.snapshots import snapshot
 from exactsink_files.stores import Store
 from exactsink_files.uploads import identity
@@ -71,8 +72,9 @@ def test_a_lost_answer_is_settled(cloud: Cloud, nth: int, what: str, done: bool)
 
 
 @pytest.mark.parametrize("what", ["complete", "part"])
-def test_a_store_that_slows_down_is_asked_again(cloud: Cloud, what: str) -> None:
-    slow = cloud.set(SlowDown(getattr(cloud.kind, what), 4))
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_store_that_slows_down_is_asked_again(cloud: Cloud, status: int, what: str) -> None:
+    slow = cloud.set(SlowDown(getattr(cloud.kind, what), 4, status))
     sink, voted = cloud.two_files()
     assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
     assert slow.sprung.is_set()
@@ -134,11 +136,48 @@ def test_what_is_gone_is_lost_before_its_commit_and_unknown_after(cloud: Cloud) 
     assert kinds(sink.commit_marked(EPOCH + 1, [late])) == [Unknown]
 
 
+def test_a_loss_stays_a_loss_if_its_driver_dies_while_it_removes_the_rest(cloud: Cloud) -> None:
+    """Azure drops blocks by an empty blob, which then has the file's name."""
+    sink, voted = cloud.two_files()
+    cloud.remove_uploads(*voted)
+    cloud.set(SlowDown("^DELETE", 10**6))
+    with suppress(Retryable):  # Google's store has nothing to remove
+        sink.commit_marked(EPOCH, voted)
+    cloud.ends_faults()
+    assert (kinds(sink.commit_marked(EPOCH, voted)), cloud.visible(), cloud.left()) == ([Lost], [], [])
+
+
+@pytest.mark.parametrize("emulator", ["gcs"], indirect=True)
+@pytest.mark.parametrize("fault", ["dies", "repeat", "replaced"])
+def test_parts_go_one_by_one_and_no_part_that_comes_late_is_composed(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A driver dies while it removes them, and another participant is lost; a part is sent again, or replaced."""
+    monkeypatch.setattr(upload_files, "_PART_BYTES", 4)
+    sink = cloud.sink(**TEXT)
+    sink.put_birth()
+    voted = sink.vote(lines(*"abcdef"), lines("g"))
+    cloud.remove_uploads(voted[1])
+    [upload] = [file.temp for file in VotedFiles.load(voted[0]).files]
+    if fault == "repeat":
+        cloud.store.put_part("", upload, 99, b"late")
+    else:
+        part = cloud.aside / f"_exactsink/{upload}.00001"
+        replaced = Trap(cloud.kind.complete, before=lambda: part.replace(b"A\nB\n"))
+        cloud.set(replaced if fault == "replaced" else SlowDown("^DELETE .*parts.*0000[^1]", 10**6))
+        with pytest.raises(Retryable):
+            sink.commit_marked(EPOCH, voted)
+        cloud.ends_faults()
+    ends = {"dies": AlreadyCommitted, "repeat": Committed, "replaced": Unknown}
+    assert kinds(sink.commit_marked(EPOCH, voted)) == [ends[fault], Lost]
+    assert cloud.lines() == (list("abcdef") if fault != "replaced" else [])
+
+
 @pytest.mark.parametrize("fault", ["away", "refused"])
 def test_what_a_store_is_not_there_for_is_committed_once_when_it_is_back(cloud: Cloud, fault: str) -> None:
     """Killed, or with credentials that ended, between the vote and the commit."""
     sink, voted = cloud.two_files(participants=2)
-    cloud.set(Gives(None if fault == "away" else Answer.error(403, "AuthorizationFailure")))
+    cloud.set(Gives(None if fault == "away" else Answer.error(*ENDED[cloud.kind.scheme])))
     with pytest.raises(Retryable if fault == "away" else Fatal, match="can't be written") as failed:
         sink.commit_marked(EPOCH, voted)
     said = "start the job again, nothing is lost" if fault == "away" else "right"
@@ -146,6 +185,23 @@ def test_what_a_store_is_not_there_for_is_committed_once_when_it_is_back(cloud: 
     cloud.ends_faults()
     assert kinds(sink.commit_marked(EPOCH, voted)) == [Committed, Committed]
     assert (kinds(sink.commit_marked(EPOCH, voted)), cloud.lines()) == ([AlreadyCommitted] * 2, ["0", "0", "1", "1"])
+
+
+ENDED = {"az": (403, "AuthenticationFailed"), "gs": (401, ""), "s3": (400, "ExpiredToken"), "webhdfs": (401, "")}
+"""The answers to credentials that ended."""
+
+
+@pytest.mark.parametrize("emulator", ["azure", "gcs", "s3"], indirect=True)
+def test_a_file_that_goes_before_its_epoch_is_done_comes_again_on_googles_store_only(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, voted = cloud.two_files()
+    with monkeypatch.context() as dies, pytest.raises(AttributeError):
+        dies.delattr(MarkFolder, "finish")
+        sink.commit_marked(EPOCH, voted)
+    (cloud.aside / cloud.visible()[0]).unlink()
+    found = kinds(sink.commit_marked(EPOCH, voted)), len(cloud.visible())
+    assert found == (([Committed], 2) if cloud.kind.scheme == "gs" else ([Unknown], 1))
 
 
 @pytest.mark.parametrize("emulator", ["azure", "gcs", "s3"], indirect=True)
@@ -274,17 +330,19 @@ def test_of_sixteen_writers_of_an_entry_one_wins_and_staged_rows_are_whole(cloud
 
 
 @buckets
-@pytest.mark.parametrize("wrong", ["nothing", "bucket", "credentials", "pause"])
+@pytest.mark.parametrize("wrong", ["nothing", "bucket", "credentials", "listing", "pause"])
 def test_preflight_tries_the_store_and_leaves_nothing(
     cloud: Cloud, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     url = cloud.url.replace("://lake", "://nobody") if wrong == "bucket" else cloud.url
     if wrong == "credentials":
         cloud.set(Gives(Answer.error(403, "AuthorizationFailure")))
+    if wrong == "listing":
+        monkeypatch.setattr(ObjectPath, "names", lambda path: [])
     days = 8 if wrong == "pause" else 7
     ctx = JobContext("job", "sink", staging="", longest_pause_seconds=days * 86_400)
     found = list(files(url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
-    fixes = {"bucket": "make the bucket", "credentials": "give ", "pause": "longest_pause"}
+    fixes = {"bucket": "make the bucket", "credentials": "give ", "listing": "itself", "pause": "longest_pause"}
     expected = [] if wrong == "nothing" or (wrong, cloud.kind.scheme) == ("pause", "gs") else [fixes[wrong]]
     assert [fix for fix in expected if fix not in found[0].fix] == []
     assert (len(found), cloud.names()) == (len(expected), [])

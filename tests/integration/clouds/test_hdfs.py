@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ import pytest
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
 from exactsink.protocol.journal.stores.objects import ObjectStore
+from exactsink.toolkit.roads.staging import abort_staged, staged_in_doubt, staged_name
 from exactsink.toolkit.storage import ObjectPath
 from exactsink.toolkit.storage.hdfs_files import HdfsFiles
 from exactsink_files.snapshots import snapshot
@@ -90,6 +92,20 @@ def test_a_file_that_is_cut_while_it_is_sent_is_no_vote(cluster: HdfsServer) -> 
         root.fs.seal(root.fs.begin_own(f"{root.url}/0.tmp"))
     with pytest.raises(FileNotFoundError):
         root.fs.seal(root.fs.begin_own(f"{root.url}/swept/0.tmp"))
+
+
+def test_rows_that_a_killed_executor_had_nearly_staged_are_swept(
+    cluster: HdfsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = ObjectPath.of(f"webhdfs://{cluster.new_bucket('staged')}")
+    refs = [files(root).id(partition) for partition in range(2)]  # type: ignore[arg-type]
+    monkeypatch.setattr(HdfsFiles, "give_name", lambda *given: sys.exit())
+    for ref in refs:
+        with pytest.raises(SystemExit):
+            (root / staged_name(ref)).replace(b"x")
+    assert sorted(found.ref for found in staged_in_doubt(root, "job", "sink")) == refs
+    abort_staged(root, refs[:1])
+    assert [name.rpartition(".")[0] for name in root.names()] == [staged_name(refs[1])]
 
 
 def test_names_are_kept_and_one_that_no_commit_could_give_is_refused_in_the_task(cluster: HdfsServer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 _SUFFIX = ".arrow"
+_UNFINISHED = re.compile(r"(?<=\.arrow)\.[0-9a-f]{16}$")
+"""The end of a file's name while HDFS gets it, under which it stays if its writer is killed."""
 
 
 def staging_errors(folder: AnyPath) -> AbstractContextManager[None]:
@@ -102,7 +105,8 @@ def staged_in_doubt(folder: AnyPath, job: str, sink: str, *, everywhere: bool = 
         found |= {upload.name: upload.begun for upload in folder.uploads(everywhere=everywhere)}
     with suppress(FileNotFoundError):  # the folder does not exist yet
         found |= file_times(folder)
-    for name, written in found.items():
+    times = {_UNFINISHED.sub("", name): written for name, written in found.items()}
+    for name, written in times.items():
         txn = Txn.parse(name.removesuffix(_SUFFIX)) if name.endswith(_SUFFIX) else None
         if txn is not None and (txn.job, txn.sink) == (job, sink):
             yield InDoubt.of(txn, age_seconds=None if written is None else now - written)
@@ -127,6 +131,8 @@ def abort_staged(folder: AnyPath, refs: Iterable[str]) -> None:
         for upload in folder.uploads():
             if upload.name in names:
                 folder.abort_below(upload)
+        if folder.renames:
+            names |= {name for name in folder.names() if _UNFINISHED.sub("", name) in names}
     remove_files(folder, names)
 
 

@@ -22,13 +22,14 @@ from exactsink.toolkit.storage.object_calls import Upload, s3_pages
 from exactsink.toolkit.storage.object_checks import refused_store, store_findings
 from exactsink.toolkit.storage.object_errors import store_code, store_errors
 from exactsink.toolkit.storage.object_file import ObjectFile
-from exactsink.toolkit.storage.objects import AnyPath, ObjectPath, is_object_url, object_scheme, path_of
+from exactsink.toolkit.storage.objects import AnyPath, Lack, ObjectPath, is_object_url, object_scheme, path_of
 
 __all__ = [
     "NO_HARD_LINKS",
     "AnyPath",
     "DurableFile",
     "HashedFile",
+    "Lack",
     "ObjectFile",
     "ObjectPath",
     "SyncFailed",

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Mapping
 from typing import IO, Any
 
 from azure.core import MatchConditions
-from azure.core.exceptions import AzureError, HttpResponseError, ServiceRequestError, ServiceResponseError
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
 from azure.core.pipeline.transport import RequestsTransport
 from azure.storage.blob import BlobPrefix, BlobProperties, ContainerClient
 
@@ -53,7 +59,8 @@ class AzureFiles(CloudFiles):
     def said(self, error: Exception) -> tuple[int, str] | None:
         if isinstance(error, HttpResponseError):
             code = getattr(error, "error_code", None)
-            return error.status_code or LIBRARY_FAILED, str(getattr(code, "value", code) or "")
+            unanswered = 401 if isinstance(error, ClientAuthenticationError) else LIBRARY_FAILED  # 401: no identity
+            return error.status_code or unanswered, str(getattr(code, "value", code) or "")
         if isinstance(error, ServiceRequestError | ServiceResponseError):
             return LIBRARY_FAILED, ""
         return (401, "") if isinstance(error, AzureError) else None  # azure-identity found no credentials

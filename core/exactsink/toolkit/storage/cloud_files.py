@@ -87,7 +87,7 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         if self._process != os.getpid():  # a forked process can't use its parent's connections
             self._clients, self._process = {}, os.getpid()
         if bucket not in self._clients:
-            self._clients[bucket] = self.connect(bucket)
+            self._clients[bucket] = self.call(lambda: self.connect(bucket))
         return self._clients[bucket]
 
     def call(self, request: Callable[[], _Answer]) -> _Answer:

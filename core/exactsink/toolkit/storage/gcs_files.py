@@ -30,7 +30,7 @@ class GcsFiles(CloudFiles):
     taken = frozenset({"412"})
 
     def connect(self, bucket: str) -> Bucket:
-        return Client().bucket(bucket)
+        return Client(project=None).bucket(bucket)  # a login needs no default project
 
     def said(self, error: Exception) -> tuple[int, str] | None:
         if isinstance(error, GoogleAPICallError):
@@ -39,7 +39,10 @@ class GcsFiles(CloudFiles):
             return error.response.status_code, str(error.response.status_code)
         if isinstance(error, RequestException | TransportError | DataCorruption):
             return LIBRARY_FAILED, ""
-        return (401, "") if isinstance(error, GoogleAuthError) else None
+        if isinstance(error, GoogleAuthError):  # a metadata server that is away comes inside a RefreshError
+            away = error.retryable or any(isinstance(each, TransportError) for each in error.args)
+            return LIBRARY_FAILED if away else 401, ""
+        return None
 
     def blob(self, bucket: str, key: str, **given: Any) -> Blob:
         """Return an object, unread. `generation` chooses one of the objects that had this name."""

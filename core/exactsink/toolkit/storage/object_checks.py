@@ -33,11 +33,11 @@ def store_findings(folder: ObjectPath, what: str, fix: str, *, large: bool = Fal
         return
     try:
         with storage_errors(folder, f"{what} can't be written to {folder}"):
-            why = folder.why_no_creates()
-            if large and not why and folder.scheme == "s3":
+            lack = folder.why_no_creates()
+            if large and lack is None and folder.scheme == "s3":
                 folder.try_uploads()
     except Fatal as refused:
         yield Finding("error", f"{refused.what}: {refused.why}", refused.next)
         return
-    if why:
-        yield Finding("error", f"{what} can't be kept in {folder}: {why}", fix)
+    if lack is not None:
+        yield Finding("error", f"{what} can't be kept in {folder}: {lack.why}", f"{lack.fix}; or {fix}")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from exactsink.contract.errors import ConfigError
 from exactsink.toolkit.storage.object_calls import ObjectInfo, Upload, abort_upload, delete, entries, info_of, uploads
@@ -21,7 +21,7 @@ from exactsink.toolkit.storage.object_errors import is_taken, store_errors
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["AnyPath", "ObjectPath", "is_object_url", "object_scheme", "path_of"]
+__all__ = ["AnyPath", "Lack", "ObjectPath", "is_object_url", "object_scheme", "path_of"]
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):/(?P<rest>.*)", re.DOTALL)
 _SCHEMES = {
@@ -39,9 +39,22 @@ _INSTALL = {
     "webhdfs": "pip install 'exactsink[hdfs]'",
 }
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
-_CONDITIONS = "use a store with conditional writes (If-None-Match), for example AWS S3, MinIO or versitygw"
-_LISTINGS = "use a store whose listings show each write at once, for example AWS S3, MinIO or versitygw"
+_LISTINGS = "whose listings show each write at once"
+_PROVEN = {
+    "s3": "AWS S3, MinIO or versitygw",
+    "abfs": "Azure Blob Storage itself, without an emulator or a proxy",
+    "gs": "Google Cloud Storage itself, without an emulator or a proxy",
+    "webhdfs": "HDFS by WebHDFS of Hadoop 3",
+    "sftp": "OpenSSH's server",
+}
 _READ_AHEAD = 8 * 2**20
+
+
+class Lack(NamedTuple):
+    """Something that a store can't do, and the fix."""
+
+    why: str
+    fix: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +203,29 @@ class ObjectPath:
         with store_errors(self.url):
             abort_upload(self.fs, f"{self.url}/{upload.name}", upload.upload_id)
 
-    def why_no_creates(self) -> str:
-        """Try the operations that a journal needs below this name. Return why the store can't do them; empty if it can.
+    def instead(self, wanted: str) -> str:
+        """Return the fix for a store that lacks something: a store of its kind that has it."""
+        return f"use a store {wanted}, for example {_PROVEN.get(self.scheme, _PROVEN['s3'])}"
+
+    def why_no_creates(self) -> Lack | None:
+        """Try the operations that a journal needs below this name. Return an operation that it lacks, if any.
 
         Leaves no object. Raises OSError.
         """
+        conditions = self.instead("with conditional writes" + " (If-None-Match)" * (self.scheme in ("s3", "abfs")))
         name = f"try-{secrets.token_hex(8)}"
         tried = self / name
         try:
             if not tried.create(b"first") and not (tried.exists() and tried.read_bytes() == b"first"):
-                return "it refuses to create an object although none has that name"
+                return Lack("it refuses to create an object although none has that name", conditions)
             if tried.create(b"second") or tried.read_bytes() != b"first":
-                return f"it overwrites an object that was to be created only if it is absent; {_CONDITIONS}"
+                return Lack("it overwrites an object that was to be created only if it is absent", conditions)
             if name not in self.names():
-                return f"it does not list an object that was just written; {_LISTINGS}"
+                return Lack("it does not list an object that was just written", self.instead(_LISTINGS))
         finally:
             tried.unlink(missing_ok=True)
-        return f"it lists an object that was just removed; {_LISTINGS}" if name in self.names() else ""
+        late = Lack("it lists an object that was just removed", self.instead(_LISTINGS))
+        return late if name in self.names() else None
 
     def try_uploads(self) -> None:
         """Try the operations on S3 that large staged files need: uploads are completed, listed and aborted.
