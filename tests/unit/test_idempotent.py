@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.unit.keyed_store import SCHEMA, KeyedBackend, keyed, make_store, values
+from tests.unit.os_faults import Killed, at_step, each_step, kill
 
 from exactsink.contract import Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
 from exactsink.toolkit.roads import Version
@@ -79,6 +81,21 @@ def test_a_set_with_a_staged_file_gone_is_lost_until_a_row_may_show(tmp_path: Pa
         assert sink.mark() == Mark("L1", 1, frozenset(["aa"]), 0)
     (sink.staging / f"{votes[1].ref}.arrow").unlink()
     assert [type(found) for found in keyed(tmp_path).commit_marked(1, votes)] == [outcome] * 2
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken"])
+def test_of_two_journals_at_any_step_one_binds_the_staging_folder(tmp_path: Path, then: str) -> None:
+    def run(nth: int) -> list[int]:
+        one, two = (keyed(tmp_path / str(nth), lineage=lineage) for lineage in ("L1", "L2"))
+        found: list[Mark] = []
+        action = kill if then == "dies" else lambda: found.append(two.put_birth())
+        with at_step(tmp_path / str(nth), nth, action) as ran, suppress(Killed):
+            found.append(one.put_birth())
+        found += [two.put_birth(), one.put_birth()]
+        assert len(set(found)) == 1
+        return ran
+
+    each_step(run, least=8)
 
 
 def test_a_row_without_a_key_is_refused_before_the_vote(tmp_path: Path) -> None:
