@@ -8,8 +8,6 @@ from exactsink.contract import Committable, Committer, ExactsinkError, Outcome, 
 from exactsink.testing import Session
 from exactsink.testing.scenarios.standings import agree
 
-__all__ = ["commit_assessed"]
-
 
 def commit_assessed(session: Session, epoch: int, committables: Sequence[Committable]) -> list[Outcome]:
     """Assess and commit with one committer. Where `assess` raises, `commit` does, or has waited for an answer."""

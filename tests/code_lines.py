@@ -6,8 +6,6 @@ import ast
 import io
 import tokenize
 
-__all__ = ["code_lines"]
-
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

@@ -15,8 +15,6 @@ import click
 
 from exactsink.cli.main import cli
 
-__all__ = ["commands_in", "problem_of", "texts_in"]
-
 _COMMAND = re.compile(r"(?<![\w./'-])exactsink (?:-v+ |--log-format \w+ )*(?P<rest>[a-z][^`\n]*)(?P<tick>`?)")
 _REMARK = re.compile(r" \(|[;,:] |[;,:.]?$|: ")
 

@@ -17,8 +17,6 @@ import click
 
 from exactsink.cli.main import cli
 
-__all__ = ["Answer", "Cost", "Person", "Announced", "commands", "costs_of", "differences", "announced"]
-
 JOB = "JOB.toml"
 _COMMAND = re.compile(r"\bexactsink (?=[a-z])")
 _SHELL = re.compile(r"(?:\bsudo )?\b(?:chmod|chown|mv|mkdir) [^;`\n]*?(?=;|,? or |, then |`|\n|$)")

@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
-__all__ = ["BUDGETS", "PAGE", "RUNS", "main", "sums", "with_figures"]
-
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "CONTRIBUTING.md"
 RUNS = ROOT / "build/tests"

@@ -20,8 +20,6 @@ from exactsink.spark import Job
 from tests.e2e.jobs import ROWS_AN_EPOCH
 from tests.servers.waiting import wait_until
 
-__all__ = ["to_both"]
-
 
 def refused(job: Job, spark: SparkSession, path: str) -> None:
     """Print the errors of a stream's two ways, and of one that tries at the server."""

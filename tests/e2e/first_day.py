@@ -15,8 +15,6 @@ from tests.e2e.drivers import Drivers
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["PASSWORD", "Day", "shop_server"]
-
 PASSWORD = "s3cr3t-Pa55"
 _HBA = "local all postgres trust\nlocal all all scram-sha-256\n"
 _MESSAGE = re.compile(r"^exactsink: (.*)\Z", re.MULTILINE | re.DOTALL)

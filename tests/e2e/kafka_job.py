@@ -17,8 +17,6 @@ from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, Row, row_of
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
 
-__all__ = ["AS_THEY_COME", "KafkaSink", "kafka_sink_of"]
-
 AS_THEY_COME = 'producer = {{ "batch.size" = 1000 }}'
 """Rows are sent as they come, so that a transaction is open while its task writes."""
 

@@ -24,8 +24,6 @@ from tests.servers.kafka import Kafka
 from tests.servers.kafka_jars import JarSet, jars
 from tests.servers.waiting import wait_until
 
-__all__ = ["SPARK_VERSION", "Piped", "carried", "kafka_jars", "piped"]
-
 SPARK_VERSION = "4.0.0"
 _PACKAGES = JarSet(
     f"spark-kafka-{SPARK_VERSION}",

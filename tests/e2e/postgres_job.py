@@ -17,8 +17,6 @@ from psycopg.rows import dict_row
 from tests.e2e.jobs import PARTICIPANTS, ROWS_AN_EPOCH, THREE_SINKS, Row, leftovers, row_of, wrong_rows
 from tests.servers.postgres import Postgres
 
-__all__ = ["SLOTS", "Database", "Gate", "database_of", "gate_of"]
-
 _POSTGRES = """
 [sinks.{table}]
 backend = "postgres"

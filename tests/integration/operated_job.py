@@ -37,8 +37,6 @@ from exactsink.testing.faults import FaultTrigger
 from exactsink.testing.processes import KILLED, ended, start
 from tests.unit.conftest import Ended
 
-__all__ = ["OperatedJob", "batch_of", "ids"]
-
 PARTITIONS, ROWS = 2, 3
 _SINKS = """
 [sinks.lake]

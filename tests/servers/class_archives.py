@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["BROKER", "SPARK", "main", "options"]
-
 SPARK, BROKER = (Path(sys.prefix) / f"{name}.jsa" for name in ("spark", "kafka"))
 _SESSION = """
 from pyspark.sql import SparkSession

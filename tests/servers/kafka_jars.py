@@ -14,8 +14,6 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BROKER", "OLDER", "OLDEST", "TOOLS", "VERSION", "JarSet", "java", "jars"]
-
 TOOLS_VERSION = "4.3.1"
 VERSION = os.environ.get("EXACTSINK_TESTS_KAFKA") or TOOLS_VERSION
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 from tests.servers.ports import Ports
 from tests.servers.waiting import PATIENCE, wait_until
 
-__all__ = ["AtPort", "ServerProcess", "owned"]
-
 
 class AtPort:
     """A running server, for users who must not stop it."""

@@ -14,8 +14,6 @@ from tests.servers.packages import unpacked
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
 
-__all__ = ["RedisServer", "own_redis"]
-
 SETTINGS = ("--appendonly yes", "--appendfsync always", "--maxmemory-policy noeviction", "--save ''")
 
 

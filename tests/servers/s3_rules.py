@@ -9,9 +9,6 @@ from typing import Protocol, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 from xml.etree import ElementTree
 
-__all__ = ["ABORT", "COMPLETE", "CREATE_UPLOAD", "Answer", "Ask", "Cuts", "ForgetsUploads", "ListsWholeKeys"]
-__all__ += ["OneByOne", "Rule", "SlowDown", "Trap"]
-
 COMPLETE = r"^POST .*[?&]uploadId="
 ABORT = r"^DELETE .*[?&]uploadId="
 CREATE_UPLOAD = r"^POST .*[?&]uploads\b"

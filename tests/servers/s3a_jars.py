@@ -7,8 +7,6 @@ from pathlib import Path
 from tests.servers.kafka_jars import JarSet, jars
 from tests.servers.s3 import REGION, S3
 
-__all__ = ["COMMITTERS", "S3A", "s3a_conf", "s3a_jars"]
-
 _HADOOP = "3.5.0"  # as in this Spark
 _SDK = "2.35.4"  # what that Hadoop is built with; its `bundle` of all services has 558 MB
 _MODULES = (

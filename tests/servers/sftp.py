@@ -17,8 +17,6 @@ from tests.servers.packages import unpacked
 from tests.servers.ports import Ports
 from tests.servers.process import ServerProcess, owned
 
-__all__ = ["Sftp", "own_sftp"]
-
 _CONFIG = """\
 ListenAddress 127.0.0.1
 Port {port}

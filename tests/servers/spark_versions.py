@@ -15,8 +15,6 @@ from pathlib import Path
 
 from exactsink.spark.versions import OLDEST, OLDEST_OF_PYTHON_3_12
 
-__all__ = ["oldest_spark", "python_with_spark", "spark_home"]
-
 _FETCHED_WITHIN = 580  # seconds: below pytest's own time limit
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["PATIENCE", "wait_until"]
-
 PATIENCE = 120  # seconds until a condition that does not come fails
 
 

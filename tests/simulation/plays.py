@@ -28,8 +28,6 @@ from tests.simulation.operators import Person, in_turn
 from tests.simulation.schedules import FAULTS, Lab
 from tests.simulation.world import JOB, PARTS, SINKS, Crash, Fault, Schedule, Source, Violation, World
 
-__all__ = ["Play", "counted", "play", "plays", "scheduled"]
-
 BATCH, ROWS = 3, 12
 STARTS = 10
 START = ("exactsink", "run", "JOB.toml")

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-__all__ = ["Sample", "Slope", "files_below", "open_files", "resident", "slopes", "too_steep"]
-
 AN_EPOCH = {"driver: MiB": 1.0, "driver: open files": 0.25}
 EPOCHS = 50
 """What a driver may take more of with each epoch, and from how many epochs on that is judged."""

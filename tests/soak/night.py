@@ -20,8 +20,6 @@ from tests.soak.night_job import NightJob, NotReachedError
 from tests.soak.night_person import Verdict, left_as_printed
 from tests.soak.night_states import State, states
 
-__all__ = ["Played", "failed", "play", "play_all", "table"]
-
 ENDS = ("ended right", "warned truly", "wrong", "not reached")
 
 

@@ -46,8 +46,6 @@ from exactsink.testing.faults import FaultTrigger
 from tests.printed import Answer
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["CUT", "HANGS", "PARTS", "NightJob", "NotReachedError"]
-
 CUT = 6
 """Rows of a batch, in two partitions."""
 

@@ -13,8 +13,6 @@ from typing import Literal
 from tests.printed import Answer, Person, differences
 from tests.soak.night_job import CUT, HANGS, NightJob
 
-__all__ = ["Heals", "Verdict", "left_as_printed"]
-
 KEYED = ("table",)
 """Sinks in which a row that comes twice replaces itself."""
 

@@ -24,8 +24,6 @@ from exactsink.testing.processes import ask
 from tests.soak.night_job import CUT, PARTS, NightJob, NotReachedError
 from tests.soak.night_person import Heals
 
-__all__ = ["State", "states"]
-
 SINKS = ("lake", "table", "db")
 SERVICE = 65534
 """The user of a service that is not root."""

@@ -10,8 +10,6 @@ from typing import Literal
 
 from exactsink.testing import Fault
 
-__all__ = ["Kill", "Restart", "kills", "restarts"]
-
 AT_START = ("claim", "recommit", "sweep")
 IN_EPOCH = ("open_epoch", "vote", "decide", "complete", "return")
 COLD_EVERY = 6

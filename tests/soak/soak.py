@@ -26,8 +26,6 @@ from tests.servers.s3 import S3Server, own_s3
 from tests.soak.growth import Sample, Slope, files_below, open_files, resident, slopes
 from tests.soak.plan import Kill, Restart, kills, restarts
 
-__all__ = ["Site", "Soak", "lost_votes", "own_site"]
-
 AHEAD = 3 * PARTICIPANTS
 """How many files the source is ahead of the job."""
 LATEST = 120.0

@@ -11,8 +11,6 @@ from exactsink.protocol.journal.log import Log
 from exactsink.protocol.journal.records import Claim, Decide, DecidedSink, Record, Redecide, decode, sealed
 from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 
-__all__ = ["DRIVER", "QUERY", "Driver", "Store", "a_claim", "claimed", "committables", "decided", "redecided", "whole"]
-
 QUERY, DRIVER = "query-1", "host:1"
 
 

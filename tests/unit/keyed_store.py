@@ -59,5 +59,6 @@ class Keyed(Session):
         return self.prepare(epoch, [pa.Table.from_batches(part) for part in parts])
 
 
-def keyed(folder: Path, lineage: str = "L1", kind: type[Backend] = KeyedBackend) -> Keyed:
-    return Keyed(backend(folder, kind), JobContext("orders", "keyed", str(folder / "staging"), 1, lineage), "aa")
+def keyed(folder: Path, lineage: str = "L1", kind: type[Backend] = KeyedBackend, generation: int = 1) -> Keyed:
+    ctx = JobContext("orders", "keyed", str(folder / "staging"), generation, lineage)
+    return Keyed(backend(folder, kind), ctx, "aa")

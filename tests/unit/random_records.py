@@ -9,8 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 
-__all__ = ["Row", "java_murmur2", "random_rows", "to_batch"]
-
 _LENGTHS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 63, 64, 65, 100, 130, 8191, 8192]
 _KINDS = ("mixed", "same", "null", "none")
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

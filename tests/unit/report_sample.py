@@ -7,8 +7,6 @@ from datetime import datetime, timezone
 from exactsink.bench.report.guide import Criterion, guide
 from exactsink.bench.report.model import Bar, Bars, Grid, Report, Section
 
-__all__ = ["EVIL", "SAMPLE"]
-
 EVIL = "</style><script>alert(1)</script> & \"quotes' | a\\b `c` _d_ \x00 <b>"
 _LONG = (
     "idempotent_upsert, staged, on SQLite, with a name as long as they come and_a_word_that_nothing_breaks_" + "x" * 40

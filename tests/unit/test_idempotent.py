@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from tests.unit.keyed_store import SCHEMA, KeyedBackend, keyed, make_store, values
+from tests.unit.keyed_store import SCHEMA, KeyedBackend, keyed, make_store, puts, values
 from tests.unit.os_faults import Killed, at_step, each_step, kill
 
-from exactsink.contract import Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
+from exactsink.contract import (
+    AlreadyCommitted,
+    Committable,
+    Committed,
+    Fatal,
+    LineageError,
+    Lost,
+    Mark,
+    Retryable,
+    Unknown,
+)
 from exactsink.toolkit.roads import Version
 from exactsink.toolkit.roads.marker import Marker
 
@@ -81,6 +92,35 @@ def test_a_set_with_a_staged_file_gone_is_lost_until_a_row_may_show(tmp_path: Pa
         assert sink.mark() == Mark("L1", 1, frozenset(["aa"]), 0)
     (sink.staging / f"{votes[1].ref}.arrow").unlink()
     assert [type(found) for found in keyed(tmp_path).commit_marked(1, votes)] == [outcome] * 2
+
+
+def go_on(folder: Path, votes: Sequence[Committable]) -> None:
+    """Be the driver that comes after: finish epoch 1, and do two more."""
+    sink = keyed(folder, generation=2)
+    outcomes = sink.commit(1, votes)
+    for epoch, rows in ((2, [(2, "B")]), (3, [(3, "C"), (1, "A")])):
+        assert sink.commit(epoch, sink.vote(epoch, rows)) == [Committed()]
+    assert {type(outcome) for outcome in outcomes} <= {Committed, AlreadyCommitted}
+
+
+@pytest.mark.parametrize("then", ["dies", "is overtaken for epochs"])
+def test_a_driver_that_dies_or_is_overtaken_at_any_step_changes_nothing(tmp_path: Path, then: str) -> None:
+    def run(nth: int) -> list[int]:
+        (folder := tmp_path / str(nth)).mkdir()
+        make_store(folder)
+        sink = keyed(folder)
+        votes = sink.vote(1, [(1, "a"), (2, "b")], [(3, "c")])
+        act = kill if then == "dies" else partial(go_on, folder, votes)
+        with at_step(sink.staging, nth, act) as ran, suppress(Killed):
+            assert {type(outcome) for outcome in sink.commit(1, votes)} <= {Committed, AlreadyCommitted}
+        if then == "dies" or not ran:
+            go_on(folder, votes)
+        assert [row["v"] for row in values(folder)] == ["A", "B", "C"]
+        assert puts(folder) == dict.fromkeys((1, 2, 3), 2)
+        assert [path.name for path in sink.staging.iterdir()] == [PROOF.format(3)]
+        return ran
+
+    each_step(run, least=20)
 
 
 @pytest.mark.parametrize("then", ["dies", "is overtaken"])

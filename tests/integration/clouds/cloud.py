@@ -17,8 +17,6 @@ from tests.servers.s3 import S3 as S3Server
 from tests.servers.s3_rules import COMPLETE, Answer, Ask
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
 
-__all__ = ["AZURE", "GCS", "HDFS", "S3", "Cloud", "Counted", "Emulator", "Kind"]
-
 
 class Emulator(Protocol):
     """A running emulator, as those see it who come to its port."""

@@ -13,8 +13,6 @@ from exactsink_files.votes import VotedFiles
 from tests.servers.s3 import S3
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
 
-__all__ = ["Lake"]
-
 
 @dataclass(frozen=True)
 class Lake:

@@ -21,8 +21,6 @@ from exactsink.testing import Session
 from exactsink.testing.target import ROWS
 from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
 
-__all__ = ["KEY", "Lake", "committed_by", "epochs", "interrupted", "rows"]
-
 KEY = "exactsink.shop.lake"
 TABLE = "shop.orders"
 os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # else it warns that it is slower so

@@ -20,8 +20,6 @@ from exactsink_kafka.wire import Wire
 from exactsink_kafka.writer import KafkaWriter
 from tests.servers.kafka import Kafka
 
-__all__ = ["HEADERS", "Attempts", "Row", "attempts_on", "rows", "topic_of", "written"]
-
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 Row = tuple[bytes | None, bytes | None]
 

@@ -33,8 +33,6 @@ from exactsink_kafka.wire import Wire
 from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
-__all__ = ["BIRTH", "LINEAGE", "SCHEMA", "TOKEN", "Driver", "Site", "rows"]
-
 SCHEMA = pa.schema([("value", pa.binary())])
 LINEAGE, TOKEN = "00aa11bb22cc", "0123456789ab"
 BIRTH = Mark(LINEAGE)

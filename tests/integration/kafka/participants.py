@@ -23,8 +23,6 @@ from tests.assessed import commit_assessed
 from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
-__all__ = ["TOKEN", "Participants", "kinds", "transaction_of"]
-
 TOKEN = "0123456789abcdef"
 _ANSWER = 60  # seconds
 

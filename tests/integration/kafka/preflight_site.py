@@ -13,8 +13,6 @@ from exactsink_kafka.preflight import findings
 from exactsink_kafka.wire import Wire
 from tests.servers.kafka_secure import PASSWORDS, SecureKafka
 
-__all__ = ["ROWS", "check", "context", "secured"]
-
 ROWS = pa.schema([("key", pa.binary()), ("value", pa.binary())])
 _PATIENCE = 60.0  # for brokers that are there
 

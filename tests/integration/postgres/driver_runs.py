@@ -24,8 +24,6 @@ from exactsink.testing.processes import ended, start
 from exactsink_postgres.server import Session
 from tests.integration.postgres.sinks import ROWS, Staged
 
-__all__ = ["Runs", "Step", "counted", "said", "script_of", "up_to"]
-
 
 def script_of(conninfo: str, folder: Path, count: int, **tables: str) -> Script:
     """Return a job whose batch n has the rows 20 n to 20 n + 19; `tables` says for each strategy into which table."""

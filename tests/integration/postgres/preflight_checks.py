@@ -14,8 +14,6 @@ from exactsink_postgres.preflight import findings
 from tests.integration.postgres.sinks import ROWS
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["SLOTS", "check", "context", "participant", "prepare", "reported"]
-
 SLOTS = 6
 
 

@@ -14,8 +14,6 @@ from exactsink_postgres.options import PostgresOptions
 from tests.servers.certificates import make_authority, make_certificate
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["SECRET", "Site", "elsewhere", "open_site"]
-
 SECRET = "s3cr3t-Pa55"
 HBA = """
 local all all trust

@@ -18,8 +18,6 @@ from exactsink.testing import Session
 from exactsink_postgres.backend import PostgresBackend, PostgresOptions
 from tests.assessed import commit_assessed
 
-__all__ = ["ROWS", "SCHEMA", "TOKEN", "Branches", "Staged", "kinds", "new_sink", "rows"]
-
 TOKEN = "0123456789abcdef"
 ROWS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 SCHEMA = pa.schema([("id", pa.int64()), ("v", pa.string())])

@@ -9,8 +9,6 @@ import aiobotocore.client
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError
 
-__all__ = ["RIGHTS", "Calls"]
-
 RIGHTS = {
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
     "CompleteMultipartUpload": "s3:PutObject",
