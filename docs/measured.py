@@ -182,6 +182,30 @@ def ways_block(found: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def clouds_block(found: Mapping[str, Any]) -> str:
+    """Return the speed of Parquet into each cloud's emulator, from what `python -m benchmarks cloud_files` wrote."""
+    if found["scale"] != 1.0:
+        raise ValueError(f"cloud_files was measured at scale {found['scale']}: too small for a page")
+    ratios = {figure["of"]: figure for figure in found["figures"] if figure["metric"] == "rows_per_s"}
+    rows: list[Sequence[Cell]] = []
+    for name, variant in found["variants"].items():
+        figure = ratios.get(name, {"value": "-", "rounds": ["-"]})
+        noise = (
+            " to ".join(shown(end) for end in (min(figure["rounds"]), max(figure["rounds"]))) if name in ratios else "-"
+        )
+        cpu = [variant[f"{side}_us_a_row"]["median"] for side in ("own", "server")]
+        rows.append([name, variant["rows_per_s"]["median"], figure["value"], noise, *cpu])
+    columns = (
+        "target",
+        "rows/s",
+        "speed against S3",
+        "rounds",
+        "CPU us/row, exactsink and Spark",
+        "CPU us/row, server",
+    )
+    return f"{_taken(found)} Medians of {found['rounds']} rounds in turns.\n\n{_lines(columns, rows)}"
+
+
 def _filled(table: Grid) -> Grid:
     """Return a table without its empty columns."""
     kept = [n for n in range(len(table.columns)) if any(row[n] != "" for row in table.rows)]
@@ -202,6 +226,7 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "peers": peers_block,
     "peer_faults": faults_block,
     "bench": ways_block,
+    "cloud_files": clouds_block,
 }
 SHORT = {
     "peers_short": ("peers", short_block),
