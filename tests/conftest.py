@@ -18,19 +18,8 @@ from tests.times import sums
 pytest_plugins = ["tests.servers.fixtures", "tests.e2e.fixtures"]
 
 _FIRST = (
-    *(
-        "e2e",
-        "docs",
-        "matrix",
-        "simulation",
-        "differential",
-        "integration",
-        "plugins",
-        "contract",
-        "unit",
-        "conformance",
-    ),
-    "soak",
+    *("e2e", "docs", "matrix", "simulation", "differential", "integration", "plugins", "contract", "unit"),
+    *("conformance", "soak"),
 )
 """Folders by their longest tests: those that come last fill what gaps are left."""
 _ALONE = ("simulation", "conformance")

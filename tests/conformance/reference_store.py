@@ -44,16 +44,8 @@ from exactsink.contract import (
 )
 from exactsink.testing import ConformanceTarget
 
-__all__ = [
-    "Defect",
-    "ReferenceBackend",
-    "ReferenceCommitter",
-    "ReferenceOptions",
-    "ReferenceTarget",
-    "ReferenceWriter",
-    "NotingCommitter",
-    "transaction",
-]
+__all__ = ["Defect", "ReferenceBackend", "ReferenceCommitter", "ReferenceOptions", "ReferenceTarget", "ReferenceWriter"]
+__all__ += ["NotingCommitter", "transaction"]
 
 TABLES = """
     PRAGMA journal_mode = WAL;

@@ -12,10 +12,7 @@ from tests.simulation.drivers import frame_of
 from tests.simulation.files import Store
 from tests.simulation.world import CONFIG, SCHEMA, SINKS, Schedule, World, partitions_of, rows_of
 
-from exactsink.contract import (
-    Event,
-    Retryable,
-)
+from exactsink.contract import Event, Retryable
 from exactsink.protocol.commit import Retry
 from exactsink.protocol.coordinator import Batch, Coordinator, State
 from exactsink.protocol.events import Events

@@ -11,16 +11,7 @@ from tests.simulation.backend import SinkBackend, SinkCommitter, SinkStore
 from tests.simulation.world import CONFIG, SINKS
 from tests.unit.coordinator_bench import Bench, committable, decided_not_committed, die
 
-from exactsink.contract import (
-    Committable,
-    ConfigError,
-    Fatal,
-    Fenced,
-    JobContext,
-    LineageError,
-    Refused,
-    Retryable,
-)
+from exactsink.contract import Committable, ConfigError, Fatal, Fenced, JobContext, LineageError, Refused, Retryable
 from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.log import Decision, Log
 from exactsink.protocol.journal.records import Claim, DecidedSink, Identity

@@ -10,12 +10,7 @@ import pytest
 from tests.simulation.backend import SinkCommitter
 from tests.unit.coordinator_bench import Bench, decided_not_committed, die, other_rows
 
-from exactsink.contract import (
-    InDoubtError,
-    LineageError,
-    Mark,
-    Retryable,
-)
+from exactsink.contract import InDoubtError, LineageError, Mark, Retryable
 from exactsink.protocol.votes import EpochPlan
 
 
