@@ -57,6 +57,7 @@ CATALOG: dict[str, Benchmark] = {
         kafka_epochs.EPOCH,
         marks.BENCHMARK,
         object_store.FILES,
+        object_store.CLOUDS,
         object_store.COMMIT,
         object_store.MEMORY,
         s3_journal.BENCHMARK,

@@ -100,13 +100,6 @@ from that table was not tested.
 | quick | the part's tests, without those marked `proof` (long tests) |
 """
 _NO_ENVIRONMENT = "pip finds no such combination"
-_NOT_TESTED = {
-    "MySQL": "exactsink needs 8.0, and no registry that the tests use has it",
-    "PostgreSQL 14": "exactsink refuses it, because the PostgreSQL project no longer supports it",
-    "rclone serve s3": "1.76.0 passes the preflight, but the conformance kit was not run to its end. A restart of this "
-    "server loses unfinished uploads: before their commit has begun, the job writes their rows again",
-}
-"""Reasons for which a server was not tested, in place of those in the file of figures."""
 
 
 def peers_block(found: Mapping[str, Any]) -> str:
@@ -209,6 +202,30 @@ def ways_block(found: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
+def clouds_block(found: Mapping[str, Any]) -> str:
+    """Return the speed of Parquet into each cloud's emulator, from what `python -m benchmarks cloud_files` wrote."""
+    if found["scale"] != 1.0:
+        raise ValueError(f"cloud_files was measured at scale {found['scale']}: too small for a page")
+    ratios = {figure["of"]: figure for figure in found["figures"] if figure["metric"] == "rows_per_s"}
+    rows: list[Sequence[Cell]] = []
+    for name, variant in found["variants"].items():
+        figure = ratios.get(name, {"value": "-", "rounds": ["-"]})
+        noise = (
+            " to ".join(shown(end) for end in (min(figure["rounds"]), max(figure["rounds"]))) if name in ratios else "-"
+        )
+        cpu = [variant[f"{side}_us_a_row"]["median"] for side in ("own", "server")]
+        rows.append([name, variant["rows_per_s"]["median"], figure["value"], noise, *cpu])
+    columns = (
+        "target",
+        "rows/s",
+        "speed against S3",
+        "rounds",
+        "CPU us/row, exactsink and Spark",
+        "CPU us/row, server",
+    )
+    return f"{_taken(found)} Medians of {found['rounds']} rounds in turns.\n\n{_lines(columns, rows)}"
+
+
 def _filled(table: Grid) -> Grid:
     """Return a table without its empty columns."""
     kept = [n for n in range(len(table.columns)) if any(row[n] != "" for row in table.rows)]
@@ -229,6 +246,7 @@ BLOCKS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "peers": peers_block,
     "peer_faults": faults_block,
     "bench": ways_block,
+    "cloud_files": clouds_block,
 }
 SHORT = {
     "peers_short": ("peers", short_block),
@@ -329,7 +347,7 @@ def _servers() -> str:
         part = f"{one['part']}, quick" if "not proof" in one["marks"] else one["part"]
         rows.append((one["server"], one["version"], part, str(one["passed"]), _amiss(one), one["at"]))
     columns = ("server", "version", "part", "tests passed", "not passed", "date")
-    missing = markdown_table(("not tested", "why"), (found["not_played"] | _NOT_TESTED).items())
+    missing = markdown_table(("not tested", "why"), found["not_played"].items())
     return f"{_SERVERS}\n{markdown_table(columns, rows)}\n{missing}"
 
 

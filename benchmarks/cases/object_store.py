@@ -1,19 +1,28 @@
-"""Files in S3: rows per second, the commit of many uploads, and a task's memory for one large file."""
+"""Files in S3: rows per second, the commit of many uploads, and a task's memory for one large file.
+
+`cloud_files` writes the same rows to emulators of Azure and Google Cloud Storage, and to HDFS.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.servers.azurite import own_azurite
+from tests.servers.fake_gcs import own_fake_gcs
+from tests.servers.hdfs import own_hdfs
 
 from benchmarks.peers.ours import job_of_file, stream_job
 from benchmarks.peers.sides import SPARK, Sides, bounded
@@ -23,12 +32,13 @@ from benchmarks.plan import Benchmark, Bound, Metrics, Plan, Setting, Variant, W
 from benchmarks.s3_server import s3_server, s3a_settings
 from exactsink.contract import JobContext
 from exactsink.testing import Session
+from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.backend import FilesBackend, FilesOptions
 
 if TYPE_CHECKING:
     from tests.servers.s3 import S3Server
 
-__all__ = ["COMMIT", "FILES", "MEMORY", "bucket", "counted"]
+__all__ = ["CLOUDS", "COMMIT", "FILES", "MEMORY", "bucket", "counted"]
 
 _LOCAL, _SPARK = "ours, local", "Spark stream sink, s3a"
 _UPLOADS = 200
@@ -118,6 +128,46 @@ def _rows_below(target: Path) -> int:
 
 
 @contextmanager
+def _clouds(setting: Setting) -> Iterator[Plan]:
+    source = make_source(ROWS, setting.folder / "source", *epochs_of(setting.scale, 8, 500_000))
+    with ExitStack() as stack:
+        servers: dict[str, tuple[str, Any]] = {_S3: ("s3", stack.enter_context(s3_server()))}
+        for name, (scheme, own) in _EMULATORS.items():
+            servers[name] = scheme, stack.enter_context(own())
+        for _, server in servers.values():  # before Spark's JVM starts, because its workers inherit them
+            stack.enter_context(patch.dict(os.environ, server.environment))
+        sides = Sides(source.rows, {server.pid: "server" for _, server in servers.values()})
+        variants = []
+        for name, (scheme, server) in servers.items():
+            url = cache(partial(_new_url, scheme, server))
+            variants.append(
+                Variant(name, _ours(setting, source, sides, url), lambda folder, url=url: _rows_at(url(folder)))
+            )
+        bounds = [bound for name in _EMULATORS for bound in bounded(name, _S3)]
+        notes = [source.note, "servers on the same disk and cores, GCS in memory; checkpoints are local on all sides"]
+        yield Plan(variants, bounds, notes)
+
+
+_S3 = "S3, versitygw 1.8.0"
+_EMULATORS: Mapping[str, tuple[str, Callable[[], Any]]] = {
+    "Azure, Azurite 3.37.0": ("az", own_azurite),
+    "GCS, fake-gcs-server 1.54.0": ("gs", own_fake_gcs),
+    "HDFS, MiniDFSCluster 3.4.2": ("webhdfs", own_hdfs),
+}
+
+
+def _new_url(scheme: str, server: Any, folder: Path) -> str:
+    """Return where a round writes; the cache of it keeps one for each round's `folder`."""
+    return f"{scheme}://{server.new_bucket('bench')}/out"
+
+
+def _rows_at(url: str) -> int:
+    target = ObjectPath.of(url, skip_instance_cache=True)
+    files = [name for name in target.listed(deep=True) if name.endswith(".parquet") and not name.startswith("_")]
+    return sum(pq.read_metadata(io.BytesIO((target / name).read_bytes())).num_rows for name in files)
+
+
+@contextmanager
 def _commit(setting: Setting) -> Iterator[Plan]:
     count = setting.scaled(_UPLOADS)
     table = pa.table({"kind": [f"k{number}" for number in range(count)], "id": range(count)})
@@ -177,5 +227,6 @@ def _task(size: int, url: str) -> tuple[int, float]:
 
 
 FILES = Benchmark("s3_files", "Parquet into S3 through Spark, beside local files and Spark's own sink by S3A.", _files)
+CLOUDS = Benchmark("cloud_files", "Parquet through Spark to S3, Azure, GCS and HDFS, on emulators.", _clouds)
 COMMIT = Benchmark("s3_commit", "Commit of 200 uploads.", _commit)
 MEMORY = Benchmark("s3_memory", "Peak memory of a task that writes one large file to S3.", _memory)

@@ -113,13 +113,8 @@ def test_a_driver_goes_on_while_its_cluster_is_upgraded(
                 cluster.wait_whole(job.sink.topic)
             else:
                 tool = [java(), "-cp", f"{jars(TOOLS)}/*", "org.apache.kafka.tools.FeatureCommand"]
-                to = [
-                    "--bootstrap-server",
-                    cluster.bootstrap,
-                    "upgrade",
-                    "--release-version",
-                    VERSION.rpartition(".")[0],
-                ]
+                to = ["--bootstrap-server", cluster.bootstrap, "upgrade"]
+                to += ["--release-version", VERSION.rpartition(".")[0]]
                 subprocess.run([*tool, *to], check=True)
             for broker in cluster.brokers:
                 site.options = site.options.model_copy(update={"bootstrap_servers": broker.bootstrap})

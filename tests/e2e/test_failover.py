@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -43,11 +44,11 @@ class Sparked:
     def file(self) -> Path:
         return self.folder / "job.toml"
 
-    def run(self, epochs: int, *, decided: Act | None = None) -> None:
-        """Run until so many epochs are complete; once, after the last one's decision, `decided` is called."""
+    def run(self, epochs: int, *, decided: Act | None = None, at: tuple[str, str] = ("decide", "after")) -> None:
+        """Run until so many epochs are complete; once, after the last one's decision or `at`, `decided` is called."""
         write_job(self.folder, self.database.sinks(), source=TWO_FILES)
         write_source(self.folder, epochs * PARTICIPANTS)
-        once = _Once(epochs - 1, decided)
+        once = _Once((*at, epochs - 1), decided)
         job = Job.from_toml(self.file, [once])
         supervise(job, lambda: read_source(job.config, self.spark), wait=lambda attempt: None)
         job.close()
@@ -75,14 +76,14 @@ class Sparked:
 
 @dataclass
 class _Once:
-    """Acts once, after the decision of an epoch."""
+    """Acts once, at an edge of an epoch."""
 
-    epoch: int
+    edge: tuple[str, str, int]
     act: Act | None
     acted: bool = field(default=False)
 
     def __call__(self, event: Event) -> None:
-        if self.act and not self.acted and (event.name, event.edge, event.epoch) == ("decide", "after", self.epoch):
+        if self.act and not self.acted and (event.name, event.edge, event.epoch) == self.edge:
             self.acted = True
             self.act()
 
@@ -116,6 +117,20 @@ def test_a_synchronous_standby_goes_on_and_one_that_lags_is_rebased(
     job.run(4)
     assert in_lake(job.folder) == _rows(0, 1, 2, 3)
     assert job.holds("db") == job.holds("later") == _rows(0, 3)
+    assert job.database.prepared == job.database.staged == []
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1800)
+def test_a_job_goes_on_while_postgresql_is_switched_over_at_each_step(pair: Pair, job: Sparked) -> None:
+    """Planned: the primary stops cleanly, and its standby is promoted. PostgreSQL 15, as Debian has it."""
+    points = ("open_epoch", "vote", "decide", "commit:db", "commit:later", "complete")
+    job.run(1)
+    for epochs, at in enumerate(((point, edge) for point in points for edge in ("before", "after")), start=2):
+        standby = pair.standby()
+        job.run(epochs, decided=partial(fail_over, pair.primary.pid, standby.conninfo(), signal.SIGINT), at=at)
+        pair.took_over(standby)
+    assert job.database.amiss(job.folder) == {}
     assert job.database.prepared == job.database.staged == []
 
 

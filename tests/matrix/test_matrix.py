@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.matrix.cells import JAVAS, PARTS, PYTHONS, ROOT, SPARKS, cells
 from tests.matrix.playing import counted
-from tests.matrix.servers import SERVERS
+from tests.matrix.servers import RESULT, SERVERS, not_tested
+from tests.servers.releases import ARTIFACTS
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -25,6 +27,15 @@ def test_all_parts_are_there() -> None:
     of_servers = [part for server in SERVERS.values() for part in server.parts.values()]
     named = [word.partition("::")[0] for part in [*PARTS.values(), *of_servers] for word in part if ".py" in word]
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_each_release_can_be_had_and_the_page_of_versions_names_what_has_no_result() -> None:
+    had = {release for server, release in ARTIFACTS if server in ("postgres", "mariadb")}
+    assert {*SERVERS["PostgreSQL"].releases, *SERVERS["MariaDB"].releases} <= {"", *had}
+    found, none = json.loads(RESULT.read_text()), not_tested([])
+    assert found["not_played"] == not_tested(found["parts"])
+    assert [name for name, of in SERVERS.items() if "job" not in of.parts and f"{name}: job" not in none] == []
+    assert {f"{name} {release or '(installed)'}" for name, of in SERVERS.items() for release in of.releases} <= {*none}
 
 
 def test_what_failed_is_counted_and_named(tmp_path: Path) -> None:

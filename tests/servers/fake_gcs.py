@@ -45,9 +45,13 @@ class FakeGcs(AtPort):
 
 
 class FakeGcsServer(ServerProcess, FakeGcs):
-    """A server with a new folder of its own."""
+    """A server with a new folder of its own. On the `backend` filesystem, objects outlive it.
 
-    def __init__(self) -> None:
+    But there it ignores `ifGenerationMatch` on uploads, too: only jobs with one driver can be played on it.
+    """
+
+    def __init__(self, backend: str = "memory") -> None:
+        self._backend = ["-backend", backend, "-filesystem-root", "data"]
         [self._path] = installed(_WHEEL).glob("vendor/fake-gcs-server/bin/*")
         self._ports = Ports(1)
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-gcs-")), self._ports.numbers[0])
@@ -55,7 +59,7 @@ class FakeGcsServer(ServerProcess, FakeGcs):
     def _command(self) -> Sequence[str | Path]:
         here = f"127.0.0.1:{self.port}"
         place = ["-host", "127.0.0.1", "-port", str(self.port), "-public-host", here, "-external-url", f"http://{here}"]
-        return [self._path, "-scheme", "http", "-backend", "memory", "-log-level", "error", *place]
+        return [self._path, "-scheme", "http", *self._backend, "-log-level", "error", *place]
 
     def _environment(self) -> Mapping[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
@@ -103,9 +107,9 @@ def _asked(port: int, method: str, target: str, body: object = None) -> tuple[in
         return answer.status, answer.read()
 
 
-def own_fake_gcs() -> AbstractContextManager[FakeGcsServer]:
+def own_fake_gcs(backend: str = "memory") -> AbstractContextManager[FakeGcsServer]:
     """Run a server that the caller may stop. It is removed at the end."""
-    return owned(FakeGcsServer())
+    return owned(FakeGcsServer(backend))
 
 
 @contextmanager

@@ -26,16 +26,8 @@ from tests.servers.process import ServerProcess, owned
 from tests.servers.releases import unpacked_release
 from tests.servers.waiting import wait_until
 
-__all__ = [
-    "RELEASE",
-    "Postgres",
-    "PostgresServer",
-    "own_postgres",
-    "programs",
-    "server_user",
-    "shared_postgres",
-    "wait_until",
-]
+__all__ = ["RELEASE", "Postgres", "PostgresServer", "own_postgres", "programs", "server_user", "shared_postgres"]
+__all__ += ["wait_until"]
 
 INSTALL = "apt-get update && apt-get install -y --no-install-recommends postgresql"
 OLDEST = 15

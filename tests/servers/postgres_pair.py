@@ -67,9 +67,9 @@ class Pair(Postgres):
         return [self.folder / "a", self.folder / "b"]
 
 
-def fail_over(primary: int, standby: str) -> None:
-    """Crash the primary, by its process id, and promote its standby."""
-    crash(primary)
+def fail_over(primary: int, standby: str, how: signal.Signals = signal.SIGQUIT) -> None:
+    """Crash the primary, by its process id, and promote its standby. With SIGINT, the primary stops cleanly."""
+    crash(primary, how)
     with psycopg.connect(standby, autocommit=True) as session:
         session.execute("SELECT pg_promote()")
 
@@ -82,7 +82,7 @@ def halt(standby: int, primary: str) -> None:
     crash(standby)
 
 
-def crash(server: int) -> None:
+def crash(server: int, how: signal.Signals = signal.SIGQUIT) -> None:
     """Crash a server by its process id, and wait for its end."""
-    os.kill(server, signal.SIGQUIT)
+    os.kill(server, how)
     wait_gone(server)

@@ -14,36 +14,18 @@ from tests.simulation.schedules import Lab
 from tests.simulation.world import COPY, Schedule, Violation
 
 SAMPLED = (
-    schedules.crash_pairs,
-    schedules.stalls,
-    schedules.lost_votes,
-    schedules.ordered,
-    schedules.lost_and_crashed,
-    schedules.interleaved,
-    schedules.copies,
-    schedules.claims_in_holes,
-    restored.restores,
-    restored.failovers,
-    restored.forks,
-    restored.failbacks,
-    changes.recovered,
-    changes.recovered_with_sinks_away,
-    changes.rebased,
+    *(schedules.crash_pairs, schedules.stalls, schedules.lost_votes, schedules.ordered, schedules.lost_and_crashed),
+    *(schedules.interleaved, schedules.copies, schedules.claims_in_holes),
+    *(restored.restores, restored.failovers, restored.forks, restored.failbacks),
+    *(changes.recovered, changes.recovered_with_sinks_away, changes.rebased),
 )
 SAMPLE = 31
 """`make test` plays so many times fewer of their schedules: a prime, so that a sample meets all kinds of calls."""
 FAMILIES = (
     *SAMPLED,
-    schedules.single_faults,
-    schedules.stale_listings,
-    schedules.dropped_rows,
-    schedules.expired_evidence,
-    schedules.rolled_back_checkpoints,
-    schedules.two_journals,
-    changes.changed_configs,
-    changes.adopted,
-    changes.forgotten,
-    batch_runs.batch_runs,
+    *(schedules.single_faults, schedules.stale_listings, schedules.dropped_rows, schedules.expired_evidence),
+    *(schedules.rolled_back_checkpoints, schedules.two_journals, batch_runs.batch_runs),
+    *(changes.changed_configs, changes.adopted, changes.forgotten),
 )
 SEEDS = [
     pytest.param(range(first, first + 250), marks=pytest.mark.proof if first else ()) for first in range(0, 2000, 250)

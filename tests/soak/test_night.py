@@ -13,14 +13,9 @@ from tests.soak.night import Played, failed, play_all, table
 from tests.soak.night_states import State, states
 
 SHORT = (
-    "killed after pre_commit",
-    "killed after commit:lake",
-    "put back: checkpoint",
-    "put back: journal, lake",
-    "killed after commit:lake, put back: table",
-    "deleted: the lake's marks",
-    "the db is down after a decision",
-    "foreign work stands prepared",
+    *("killed after pre_commit", "killed after commit:lake", "killed after commit:lake, put back: table"),
+    *("put back: checkpoint", "put back: journal, lake", "deleted: the lake's marks"),
+    *("the db is down after a decision", "foreign work stands prepared"),
 )
 """What `make test` plays; `make proof` plays all."""
 

@@ -60,11 +60,8 @@ def test_every_command_that_a_page_or_docstring_names_exists_with_its_options() 
     [
         "exactsink indoubt resolve job.toml --epoch 1 --sink lake --as committed",
         "exactsink indoubt resolve job.toml --epoch 1 --sink lake --as sometimes --reason TEXT",
-        "then `exactsink check`",
-        "exactsink rebase job.toml shows what stands there",
-        "exactsink journal verfy job.toml",
-        "exactsink check job.toml --run late",
-        "`exactsink status a job.toml`",
+        *("then `exactsink check`", "exactsink journal verfy job.toml", "exactsink check job.toml --run late"),
+        *("exactsink rebase job.toml shows what stands there", "`exactsink status a job.toml`"),
         "exactsink status 'job.toml",
     ],
 )

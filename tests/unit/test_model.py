@@ -35,45 +35,28 @@ TXN = Txn(job="orders", epoch=12, sink="lake", generation=3, token="0a1b2c3d4e5f
 LONG = 2**63 - 1
 LONGEST = Txn("j" * 40, LONG, "s" * 40, LONG, "f" * 12, LONG, LONG)
 FOREIGN = [
-    "",
-    "orders",
-    "orders.lake",
-    "backup_2026",
-    "orders.lake.g3-ab.e12.p4",
-    "orders.lake.g3-ab.e12.p4.a5.tmp",
-    "x.orders.lake.g3-ab.e12.p4.a5",
-    "orders.lake.g3.e12.p4.a5",
-    "orders.lake.g-ab.e12.p4.a5",
+    *("", " orders.lake.g3-ab.e12.p4.a5", "orders.lake.g3-ab.e12.p4.a5\n", f"orders.lake.g{'1' * 5000}-ab.e12.p4.a5"),
+    *(
+        f"{'j' * 41}.lake.g3-ab.e12.p4.a5",
+        f"orders.{'s' * 41}.g3-ab.e12.p4.a5",
+        "orders.lake.g3-ab.e\u0661\u0662.p4.a5",
+    ),
+    *("orders", "orders.lake", "backup_2026", "orders.lake.g3-ab.e12.p4", "orders.lake.g3-ab.e12.p4.a5.tmp"),
+    *("x.orders.lake.g3-ab.e12.p4.a5", "orders.lake.g3.e12.p4.a5", "orders.lake.g-ab.e12.p4.a5"),
     "orders..g3-ab.e12.p4.a5",
-    "Orders.lake.g3-ab.e12.p4.a5",
-    "orders.la_ke.g3-ab.e12.p4.a5",
-    f"{'j' * 41}.lake.g3-ab.e12.p4.a5",
-    f"orders.{'s' * 41}.g3-ab.e12.p4.a5",
-    "orders.lake.g3-xyz.e12.p4.a5",
+    *("Orders.lake.g3-ab.e12.p4.a5", "orders.la_ke.g3-ab.e12.p4.a5", "orders.lake.g3-xyz.e12.p4.a5"),
     # other spellings of an id
-    "orders.lake.g03-ab.e12.p4.a5",
-    "orders.lake.g3-ab.e012.p4.a5",
-    "orders.lake.g3-ab.e12.p00.a5",
-    "orders.lake.g3-ab.e12.p4.a05",
-    "orders.lake.g3-AB.e12.p4.a5",
-    "orders.lake.g3-ab.e+12.p4.a5",
-    "orders.lake.g3-ab.e-1.p4.a5",
-    "orders.lake.g3-ab.e1_2.p4.a5",
-    "orders.lake.g3-ab.e\u0661\u0662.p4.a5",
-    "orders.lake.g3-ab.e12.p4.a5\n",
-    " orders.lake.g3-ab.e12.p4.a5",
-    f"orders.lake.g{'1' * 5000}-ab.e12.p4.a5",
+    *("orders.lake.g03-ab.e12.p4.a5", "orders.lake.g3-ab.e012.p4.a5", "orders.lake.g3-ab.e12.p00.a5"),
+    *("orders.lake.g3-ab.e12.p4.a05", "orders.lake.g3-AB.e12.p4.a5", "orders.lake.g3-ab.e+12.p4.a5"),
+    *("orders.lake.g3-ab.e-1.p4.a5", "orders.lake.g3-ab.e1_2.p4.a5"),
 ]
 
 
 @pytest.mark.parametrize(
     "txn",
     [
-        TXN,
-        Txn("a", 0, "b", 0, "0", 0, 0),
-        Txn("g1-a", 1, "e2-p3", 1, "ab", 1, 1),
-        Txn("-", 1, "-", 1, "ab", 1, 1),
-        LONGEST,
+        *(TXN, Txn("a", 0, "b", 0, "0", 0, 0), Txn("g1-a", 1, "e2-p3", 1, "ab", 1, 1)),
+        *(Txn("-", 1, "-", 1, "ab", 1, 1), LONGEST),
     ],
     ids=lambda txn: txn.id[:30],
 )

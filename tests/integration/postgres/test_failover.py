@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -36,12 +37,14 @@ def pair() -> Iterator[Pair]:
         yield pair
 
 
-def _goes_on(pair: Pair, script: Script, run: Runs, epoch: int, place: str, trips: int = 0) -> str:
+def _goes_on(
+    pair: Pair, script: Script, run: Runs, epoch: int, place: str, trips: int = 0, how: signal.Signals = signal.SIGQUIT
+) -> str:
     """Fail over at a step of an epoch; return the edge that was reached last when it was done."""
     standby = pair.standby()
     with pytest.raises(Retryable, match="the server is a standby"):
         Staged(standby.conninfo()).mark()
-    act = partial(fail_over, pair.primary.pid, standby.conninfo())
+    act = partial(fail_over, pair.primary.pid, standby.conninfo(), how)
     step = Step(act, script.folder / f"step-{epoch}", place, None if trips else epoch, trips)
     code = run(up_to(script, epoch + 1), step)
     pair.took_over(standby) if step.fired else standby.remove()
@@ -60,14 +63,15 @@ def test_a_synchronous_standby_goes_on_wherever_it_is_promoted(pair: Pair, tmp_p
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("how", [signal.SIGQUIT, signal.SIGINT], ids=["crash", "switchover"])
 def test_a_synchronous_standby_goes_on_before_each_round_trip_of_an_epoch(
-    pair: Pair, tmp_path: Path, run: Runs
+    pair: Pair, tmp_path: Path, run: Runs, how: signal.Signals
 ) -> None:
     script = script_of(pair.conninfo(), tmp_path / "failover", 400, **TABLES)
     assert run(up_to(script, 1)) == 0
     edges = set()
     for epoch in itertools.count(1):
-        edge = _goes_on(pair, script, run, epoch, "before open_epoch", trips=epoch)
+        edge = _goes_on(pair, script, run, epoch, "before open_epoch", epoch, how)
         if not edge:
             break
         edges.add(edge)
