@@ -75,7 +75,7 @@ def shown_mark(table: TableMetadata, key: str, branch: str) -> KeptMark | None:
 
 
 def moved_marks(table: TableMetadata, removed: Collection[int]) -> dict[str, str]:
-    """Return new properties for the marks of all sinks whose snapshot is not an ancestor without `removed`.
+    """Return new properties for the marks of all sinks with a snapshot that is not an ancestor without `removed`.
 
     They get the oldest remaining ancestor, so that a removal by us is not taken for a replaced table.
     """

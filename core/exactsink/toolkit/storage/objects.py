@@ -39,7 +39,7 @@ _INSTALL = {
     "webhdfs": "pip install 'exactsink[hdfs]'",
 }
 _NO_WORKSPACE = "use the URL of the object store behind it: s3://, abfss:// or gs://"
-_LISTINGS = "whose listings show each write at once"
+_LISTINGS = "with listings that show each write at once"
 _PROVEN = {
     "s3": "AWS S3, MinIO or versitygw",
     "abfs": "Azure Blob Storage itself, without an emulator or a proxy",
