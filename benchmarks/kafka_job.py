@@ -12,7 +12,7 @@ import pyarrow as pa
 from exactsink.contract import Committable, Committed, JobContext, Txn
 from exactsink_kafka.committer import KafkaCommitter
 from exactsink_kafka.options import KafkaOptions
-from exactsink_kafka.transactions import Vote
+from exactsink_kafka.transactions import Voted
 from exactsink_kafka.writer import KafkaWriter
 
 __all__ = ["SMALL", "VALUE", "HandJob", "TimedWriter", "ms_since", "small_batch"]
@@ -67,7 +67,7 @@ class TimedWriter(KafkaWriter):
 
     vote_ms = 0.0
 
-    def _vote(self) -> tuple[Vote, float]:
+    def _vote(self) -> tuple[Voted, float]:
         started = time.perf_counter()
         vote = super()._vote()
         self.vote_ms = ms_since(started)

@@ -85,6 +85,10 @@ def bucket(server: S3Server, folder: Path) -> str:
     return name
 
 
+def _rows_of(url: Callable[[Path], str], folder: Path) -> int:
+    return _rows_at(url(folder))
+
+
 def _ours(setting: Setting, source: Source, sides: Sides, path: Callable[[Path], str]) -> Callable[[Path], Work]:
     def prepare(folder: Path) -> Work:
         make = partial(job_of_file, folder, "files", path=path(folder))
@@ -140,9 +144,7 @@ def _clouds(setting: Setting) -> Iterator[Plan]:
         variants = []
         for name, (scheme, server) in servers.items():
             url = cache(partial(_new_url, scheme, server))
-            variants.append(
-                Variant(name, _ours(setting, source, sides, url), lambda folder, url=url: _rows_at(url(folder)))
-            )
+            variants.append(Variant(name, _ours(setting, source, sides, url), partial(_rows_of, url)))
         bounds = [bound for name in _EMULATORS for bound in bounded(name, _S3)]
         notes = [source.note, "servers on the same disk and cores, GCS in memory; checkpoints are local on all sides"]
         yield Plan(variants, bounds, notes)

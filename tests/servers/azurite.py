@@ -53,7 +53,14 @@ class AzuriteServer(ServerProcess, Azurite):
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-azurite-")), self._ports.numbers[0])
 
     def _command(self) -> Sequence[str | Path]:
-        place = ["--location", self.folder / "data", "--blobHost", "127.0.0.1", "--blobPort", str(self.port)]
+        place: list[str | Path] = [
+            "--location",
+            self.folder / "data",
+            "--blobHost",
+            "127.0.0.1",
+            "--blobPort",
+            str(self.port),
+        ]
         return [_node(), self._program, "--silent", "--disableTelemetry", "--skipApiVersionCheck", *place]
 
     def _environment(self) -> Mapping[str, str]:

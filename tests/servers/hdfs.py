@@ -49,7 +49,8 @@ class HdfsServer(ServerProcess, Hdfs):
     def __init__(self) -> None:
         self._jars = jars(_JARS)
         self._ports = Ports(2)
-        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-hdfs-")), self._ports.numbers[0])
+        self._numbers = self._ports.numbers
+        super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-hdfs-")), self._numbers[0])
         (self.folder / "Cluster.java").write_text(_MAIN)
 
     def launch(self) -> None:
@@ -63,8 +64,8 @@ class HdfsServer(ServerProcess, Hdfs):
         return found["BlocksWritten"], found["FsyncCount"]
 
     def _command(self) -> Sequence[str | Path]:
-        start = [java(), *JVM, "-cp", f"{self._jars}/*", self.folder / "Cluster.java"]
-        return [*start, self.folder / "data", *map(str, self._ports.numbers)]
+        start: list[str | Path] = [java(), *JVM, "-cp", f"{self._jars}/*", self.folder / "Cluster.java"]
+        return [*start, self.folder / "data", *map(str, self._numbers)]
 
     def _answers(self) -> bool:
         return "HDFS IS READY" in (self.folder / "log").read_text(errors="replace")

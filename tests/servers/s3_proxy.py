@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import IO, TypeVar
+from typing import BinaryIO, TypeVar
 
 from tests.servers.s3 import S3
 from tests.servers.s3_rules import Answer, Rule
@@ -160,7 +160,7 @@ class _Body:
     """A request's body as it comes in, chunked or not. It can be read once."""
 
     def __init__(self, connection: _Connection) -> None:
-        self._read: IO[bytes] = connection.rfile
+        self._read: BinaryIO | io.BufferedIOBase = connection.rfile
         self._chunked = "chunked" in connection.headers.get("Transfer-Encoding", "").lower()
         self._left = 0 if self._chunked else int(connection.headers.get("Content-Length", 0))
 
