@@ -33,7 +33,7 @@ class Up:
         return [49]
 
 
-def looked(monkeypatch: pytest.MonkeyPatch, topic: preflight.Topic, min_insync: int = 1) -> list[Finding]:
+def looked(monkeypatch: pytest.MonkeyPatch, topic: preflight.Layout, min_insync: int = 1) -> list[Finding]:
     """Look at a cluster with this topic alone."""
     for name in ("check_settings", "connected"):
         monkeypatch.setattr(preflight, name, lambda *given: None)
@@ -44,12 +44,12 @@ def looked(monkeypatch: pytest.MonkeyPatch, topic: preflight.Topic, min_insync: 
 @pytest.mark.parametrize(
     ("topic", "min_insync", "said"),
     [
-        (preflight.Topic("orders", 6, 3, 3, (1, 4)), 2, "2 of 6 partitions have no leader (1, 4)"),
-        (preflight.Topic("orders", 6, 3, 1), 2, "1 of 3 replicas in sync"),
+        (preflight.Layout("orders", 6, 3, 3, (1, 4)), 2, "2 of 6 partitions have no leader (1, 4)"),
+        (preflight.Layout("orders", 6, 3, 1), 2, "1 of 3 replicas in sync"),
     ],
 )
 def test_an_election_or_a_broker_s_restart_is_worth_another_try(
-    monkeypatch: pytest.MonkeyPatch, topic: preflight.Topic, min_insync: int, said: str
+    monkeypatch: pytest.MonkeyPatch, topic: preflight.Layout, min_insync: int, said: str
 ) -> None:
     with pytest.raises(Retryable) as raised:
         looked(monkeypatch, topic, min_insync)
@@ -58,11 +58,11 @@ def test_an_election_or_a_broker_s_restart_is_worth_another_try(
 
 
 def test_what_no_restart_of_a_broker_fixes_is_a_finding_beside_what_it_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = looked(monkeypatch, preflight.Topic("orders", 6, 1, 1, (1,)), 2)
+    found = looked(monkeypatch, preflight.Layout("orders", 6, 1, 1, (1,)), 2)
     assert ["have no leader" in finding.message for finding in found] == [True, False]
     with pytest.raises(PreflightError, match="have no leader"):
         Found({"orders": found}).refuse()
-    assert looked(monkeypatch, preflight.Topic("orders", 6, 3, 3)) == []
+    assert looked(monkeypatch, preflight.Layout("orders", 6, 3, 3)) == []
 
 
 def test_work_that_is_being_ended_is_listed_as_open_work_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,13 +200,13 @@ class StagingCommitter(PostgresCommitter):
 
     def check_votes(self, epoch: int, committables: Sequence[Committable]) -> None:
         """Refuse rows of the epoch with the same unique key. An index would find them, at three times the cost."""
-        doing = f"check the votes of epoch {epoch} for table {self._options.name}"
+        doing, waiting = f"check the votes of epoch {epoch} for table {self._options.name}", RowsAt.places(committables)
         if not self._keys:
             return
         with self.using(doing, UNDECIDED) as session, session.transaction():
             session.run("SET LOCAL enable_hashagg = off")  # a sort takes half as long, as keys come once
             for key in self._keys:
-                for place, given in RowsAt.places(committables).items():
+                for place, given in waiting.items():
                     where = f"sink {self.ctx.sink}, table {place.schema}.{self._options.name.name}"
                     StagingTable.check_twice(session, place.relation, key, given, where)
 

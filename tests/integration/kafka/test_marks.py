@@ -33,7 +33,7 @@ def test_each_epoch_brings_its_mark_with_its_rows(kafka: Kafka, writer: str) -> 
     for epoch in (0, 1):
         votes = session.prepare(epoch, [rows(f"{epoch}a"), rows(f"{epoch}b", f"{epoch}c")])
         assert site.mark() == (Mark(LINEAGE, 0, frozenset([TOKEN])) if epoch else BIRTH), "prepared, and not committed"
-        assert [transactions.Vote.load(vote).marked for vote in votes] == [("__consumer_offsets", 0)] * 2
+        assert [transactions.Voted.load(vote).marked for vote in votes] == [("__consumer_offsets", 0)] * 2
         assert session.commit(epoch, votes) == [Committed()] * 2
         assert site.mark() == Mark(LINEAGE, epoch, frozenset([TOKEN]))
     assert site.stored() == (1, {"exactsink": 1, "lineage": LINEAGE, "epoch": 1, "tokens": [TOKEN]})
@@ -50,7 +50,7 @@ def test_a_driver_that_has_seen_where_the_mark_goes_says_so_to_its_tasks(site: S
             ticket = committer.open_epoch(epoch, SCHEMA, 1)
             assert transactions.Ticket.load(ticket).marking.place == place
             vote = session.write(epoch, 0, ticket, rows("row"))
-            assert transactions.Vote.load(vote).marked == ("__consumer_offsets", 0)
+            assert transactions.Voted.load(vote).marked == ("__consumer_offsets", 0)
             assert committer.commit(epoch, [vote]) == [Committed()]
     assert site.mark() == Mark(LINEAGE, 1, frozenset([TOKEN]))
 
@@ -96,7 +96,7 @@ def test_rows_that_name_their_topics_have_a_mark_where_one_is_named_and_none_wit
             site.born()
         ticket = session.open(0, schema)
         vote = session.write(0, 0, ticket, pa.table({"topic": [site.topic], "value": [b"row"]}, schema))
-        assert (transactions.Vote.load(vote).marked is None) is (mark_topic is None)
+        assert (transactions.Voted.load(vote).marked is None) is (mark_topic is None)
         assert session.commit(0, [vote]) == [Committed()]
         assert site.values() == [b"row"]
         if mark_topic is not None:
@@ -153,7 +153,7 @@ def test_the_end_of_a_mark_that_got_lost_is_written_as_that_of_rows_is(site: Sit
     site.born()
     session = site.session()
     [vote] = session.prepare(0, [rows("row")])
-    payload = transactions.Vote.load(vote)
+    payload = transactions.Voted.load(vote)
     assert payload.marked is not None
     with site.wire() as wire:
         open_there = wire.rows_of(payload.transaction, [payload.marked])[payload.marked]

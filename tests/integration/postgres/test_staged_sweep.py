@@ -73,7 +73,7 @@ def test_a_marker_of_another_journal_says_nothing_of_own_tables(sink: Staged) ->
     sink.abort(sink.txn(1))
     assert sink.staging_tables() == ["orders.out.g1-l1.e1"]
     vote = sink.task(ticket, sink.txn(1), (1, "a")).pre_commit()
-    with pytest.raises(Retryable, match=r"the mark is not the one .* is epoch 9 .* of l2"):
+    with pytest.raises(Retryable, match=r"the mark is not that of the epoch before .* is epoch 9 .* of l2"):
         sink.commit(1, [vote])
     assert sink.rows() == []
 

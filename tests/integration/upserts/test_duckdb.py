@@ -118,7 +118,7 @@ def test_a_table_that_has_a_key_twice_is_refused(tmp_path: Path) -> None:
     found = upsert(tmp_path, **given).check()
     assert [one.severity for one in found if "more than one row of a key" in one.message] == ["error"]
     ordered = upsert(tmp_path, **{**given, "keys": ("id",)}, version="v").check()
-    assert [one.severity for one in ordered if "otherwise than by its bytes" in one.message] == ["error"]
+    assert [one.severity for one in ordered if "does not compare by its bytes" in one.message] == ["error"]
     assert [one.severity for one in found if "table t compares key v by its collation" in one.message] == ["warning"]
 
 

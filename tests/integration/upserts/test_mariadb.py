@@ -100,7 +100,7 @@ LIMITS: dict[str, tuple[str, pa.Array]] = {
     "TIMESTAMP(6) NULL": ("takes 1 to 2147483647", pa.array([dt.datetime(2040, 1, 1)], pa.timestamp("us"))),
     "VARCHAR(9) CHARACTER SET utf8mb3": ("three bytes at most", pa.array(["\U0001f600"])),
     "DOUBLE": ("has NaN or infinity", pa.array([float("inf")])),
-    "LONGTEXT": ("takes rows of", pa.array(["a" * 9_000_000])),
+    "LONGTEXT": ("a row has 9000000 bytes", pa.array(["a" * 9_000_000])),
 }
 
 

@@ -28,9 +28,9 @@ _ASKED: dict[str, list[tuple[str, dict[str, Any], str, str]]] = {
         (f"{_T} ENGINE=MyISAM", {}, "error", "has no transactions"),
     ],
     "types": [
-        (_TEXT_KEY, {}, "error", "as a key it is compared otherwise"),
-        (_T.replace("o BIGINT", "o TEXT"), {"version": "o"}, "error", "as `version` it is compared otherwise"),
-        (_T, {"version": "v"}, "error", "otherwise than by its bytes"),
+        (_TEXT_KEY, {}, "error", "as a key it has another order"),
+        (_T.replace("o BIGINT", "o TEXT"), {"version": "o"}, "error", "as `version` it has another order"),
+        (_T, {"version": "v"}, "error", "must be compared by its bytes"),
         (_T.replace("VARCHAR(9)", "CHAR(9)"), {}, "warning", "changes the ends"),
         (_T.replace("v VARCHAR(9)", "v INT"), {}, "error", "would be cut, rounded or refused"),
         (_T.replace("o BIGINT", "o BIGINT AS (id + 1)"), {}, "error", "and generated"),
