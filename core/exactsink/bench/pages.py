@@ -139,7 +139,7 @@ def _guide(store: str, ways: Sequence[WayFigures]) -> Section:
 def _bars(one: Criterion, best: str) -> Bars:
     bars = [Bar(name, statistics.median(values), min(values), max(values)) for name, values in one.figures.items()]
     choice = "by the guarantee: the best ones do not differ" if "rounds overlap" in best else best
-    title, advice = one.name[0].upper() + one.name[1:], f"If you care for {one.name}, choose {choice}."
+    title, advice = one.name[0].upper() + one.name[1:], f"If you care about {one.name}, choose {choice}."
     return Bars(title, one.unit, bars, one.better, advice)
 
 

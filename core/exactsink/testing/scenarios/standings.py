@@ -75,7 +75,7 @@ def _assessed_inside(context: Context) -> None:
         found = _looked(context, session, epoch, committables)
         wrong = [one for one in found if not isinstance(one, Prepared | AlreadyCommitted)]
         if wrong and not _is_marked(session, epoch, found):
-            raise Broken(f"assess returns {wrong} for decided participants of which some are committed")
+            raise Broken(f"assess returns {wrong} for an epoch that is committed in part")
         shown = context.read()
         whole = all(shown[row] for row in range(10 * epoch, 10 * epoch + 10))
         _check(session, epoch, found, ask(partial(session.commit_marked, epoch, committables)), shown=whole)
