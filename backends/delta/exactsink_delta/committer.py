@@ -46,16 +46,14 @@ from exactsink.toolkit.storage import (
     file_sha256,
     make_folder,
     path_of,
-    remove_files,
     store_findings,
-    sync_folders,
 )
 from exactsink.toolkit.tabular.tables import raise_errors
-from exactsink.toolkit.tabular.waiting import damage, waiting
+from exactsink.toolkit.tabular.waiting import damage, forget, remove_waiting, waiting
 from exactsink_delta.log import RECORDS, TableLog
 from exactsink_delta.options import DeltaOptions
 from exactsink_delta.preflight import added, arrow_schema, delta_columns, misfits, new_table_problems, table_problems
-from exactsink_delta.writer import answering, columns_of, file_of, files_of, remove, text_of
+from exactsink_delta.writer import answering, columns_of, file_of, text_of
 
 __all__ = ["DeltaCommitter"]
 
@@ -168,11 +166,12 @@ class DeltaCommitter(Committer):
     def abort(self, undecided: Undecided) -> None:
         with self._answering():
             named = _named(self._log.table() if len(undecided) else None)
+            owners = {name.rsplit(".", 2)[0] for name in named}
             for participant in undecided:
-                if named & {path.name for path in files_of(self._root, participant.ref)}:
+                if participant.ref in owners:
                     what = f"the table's log names files of {participant.ref}, although it was never decided"
                     raise Fatal(what, next="find out who added them; exactsink changed nothing there")
-                remove(self._root, participant.ref)
+                remove_waiting(self._records, participant.ref)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._answering():
@@ -262,13 +261,12 @@ class DeltaCommitter(Committer):
     def _voted(self, committables: Sequence[Committable]) -> list[tuple[AnyPath, Any]]:
         """Return the votes' files, each with its entry in the vote."""
         votes = [(each.ref, number, v) for each in committables for number, v in enumerate(json.loads(each.payload))]
-        return [(file_of(self._root, ref, number), voted) for ref, number, voted in votes]
+        return [(file_of(self._root, v["values"], f"{ref}.{number}.parquet"), v) for ref, number, v in votes]
 
     def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
-        """Make the entry durable, whoever wrote it; then remove the records: a sweep may take files with a record."""
+        """Make the entry durable, whoever wrote it; then remove the records."""
         self._log.sync(table)
-        remove_files(self._records, [committable.ref for committable in committables])
-        sync_folders([self._records])
+        forget(self._records, [committable.ref for committable in committables])
         return [outcome] * len(committables)
 
     def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
@@ -283,7 +281,8 @@ class DeltaCommitter(Committer):
         now, actions, written = int(time.time() * 1000), list[AddAction | RemoveAction](), list[Mapping[str, Any]]()
         for path, voted in self._voted(committables):
             written.append(voted["values"])
-            actions.append(AddAction(path.name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
+            name = str(path).removeprefix(f"{self._root}/")
+            actions.append(AddAction(name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
         # All files have the columns of one ticket, so the last one is enough.
         wrong = [*misfits(columns_of(path), table, [*written[-1]])]
         if wrong:

@@ -8,14 +8,16 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
-from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, file_names, make_folder, path_of
+from exactsink.toolkit.storage import AnyPath, ObjectPath, create_file, make_folder, path_of
 from exactsink_delta.backend import DeltaBackend, DeltaOptions
 from exactsink_delta.log import RECORDS, TableLog
 
@@ -38,15 +40,16 @@ class DeltaTarget(ConformanceTarget):
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
         root = self._root(folder)
         table = TableLog(root, "", "").table()
-        names = [uri.rpartition("/")[2] for uri in table.file_uris()] if table is not None else []
-        files = [pq.ParquetFile(pa.BufferReader((root / name).read_bytes())) for name in names]
+        names = pa.table(table.get_add_actions())["path"].to_pylist() if table is not None else []
+        files = [pq.ParquetFile(pa.BufferReader((root / unquote(name)).read_bytes())) for name in names]
         return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove files that no entry names, as VACUUM does."""
         root, lost = self._root(folder), tuple(f"{committable.txn.id}." for committable in committables)
-        for name in file_names(root):
-            if name.startswith(lost):
+        listed = root.listed(deep=True) if isinstance(root, ObjectPath) else glob("**/*.parquet", root_dir=root)
+        for name in listed:
+            if name.rpartition("/")[2].startswith(lost):
                 (root / name).unlink()
 
     def destroy_evidence(self, folder: Path, committables: Sequence[Committable]) -> None:

@@ -39,21 +39,18 @@ from exactsink.toolkit.payloads import check_own
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
-    file_names,
     file_sha256,
     make_folder,
-    remove_files,
     store_findings,
-    sync_folders,
 )
 from exactsink.toolkit.tabular.tables import raise_errors
-from exactsink.toolkit.tabular.waiting import damage, waiting
+from exactsink.toolkit.tabular.waiting import damage, forget, remove_waiting, waiting
 from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.options import IcebergOptions
 from exactsink_iceberg.preflight import misfits, new_table_problems, sink_problems, table_problems
 from exactsink_iceberg.tables import SinkTable
 from exactsink_iceberg.votes import data_file, votes_of
-from exactsink_iceberg.writer import Ticket, answering, remove
+from exactsink_iceberg.writer import Ticket, answering
 
 __all__ = ["IcebergCommitter"]
 
@@ -169,7 +166,7 @@ class IcebergCommitter(Committer):
                 if any(f"{participant.ref}." in file.file_path for file in named):
                     what = f"the table names files of {participant.ref}, although it was never decided"
                     raise Fatal(what, next="find out who added them; exactsink changed nothing there")
-                remove(self._records, participant.ref)
+                remove_waiting(self._records, participant.ref)
 
     def in_doubt(self) -> Iterable[InDoubt]:
         with self._answering():
@@ -273,11 +270,7 @@ class IcebergCommitter(Committer):
         return Marker.of(self._ctx, epoch, committables, self._held)
 
     def _settled(self, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
-        """Remove the records, durably: a sweep may take files with a record. A participant's own record goes last."""
-        ids = tuple(committable.ref for committable in committables)
-        listed = [name for name in file_names(self._records) if name.rpartition(".")[0] in ids] if ids else []
-        remove_files(self._records, [*listed, *ids])
-        sync_folders([self._records])
+        forget(self._records, [committable.ref for committable in committables])
         return [outcome] * len(committables)
 
     def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:

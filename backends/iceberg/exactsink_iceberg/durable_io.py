@@ -13,18 +13,11 @@ from types import TracebackType
 from pyiceberg.io import InputFile, InputStream, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from exactsink.toolkit.storage import (
-    AnyPath,
-    DurableFile,
-    ObjectFile,
-    ObjectPath,
-    make_folder,
-    path_of,
-    sync_folders,
-)
+from exactsink.toolkit.storage import AnyPath, ObjectPath, path_of, sync_folders
+from exactsink.toolkit.tabular.table_writer import new_data_file
 from exactsink.toolkit.tabular.waiting import size_of
 
-__all__ = ["DurableFileIO", "new_data_file", "path_at", "sync_file"]
+__all__ = ["DurableFileIO", "path_at", "sync_file"]
 
 
 class _Stream(OutputStream):
@@ -102,14 +95,6 @@ class DurableFileIO(PyArrowFileIO):
 def path_at(location: str) -> AnyPath:
     """Return the path of a table's file."""
     return path_of(location.removeprefix("file://").removeprefix("file:"))
-
-
-def new_data_file(path: AnyPath) -> DurableFile | ObjectFile:
-    """Begin a file of the table, and make its folder if it is missing."""
-    if isinstance(path, ObjectPath):
-        return ObjectFile(path)
-    make_folder(path.parent)
-    return DurableFile(path)
 
 
 def sync_file(location: str) -> None:

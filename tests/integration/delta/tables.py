@@ -38,7 +38,7 @@ def read(folder: Path) -> Counter[int]:
     """Read the ids by deltalake, by DuckDB and by Polars."""
     found = Counter(table(folder).to_pyarrow_table()["id"].to_pylist())
     assert found == Counter(row for (row,) in asked(folder, "SELECT id FROM lake"))
-    assert found == Counter(polars.read_delta(str(folder / "table"), use_pyarrow=True)["id"].to_list())
+    assert found == Counter(polars.read_delta(str(folder / "table"))["id"].to_list())
     return found
 
 

@@ -17,6 +17,7 @@ from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
+import polars
 import pyarrow as pa
 import pyarrow.dataset
 import pytest
@@ -35,6 +36,8 @@ from tests.servers.s3_rules import Trap
 
 APP = "exactsink:shop:lake"
 DONE = contract.Mark("ab", 0, frozenset(["ab"]))
+ODD = f"{string.printable}ü"
+"""A partition's value: a folder of the table has this name, with some characters escaped."""
 
 
 def test_a_second_driver_gets_in_between_a_drivers_look_and_its_entry(tmp_path: Path) -> None:
@@ -138,15 +141,20 @@ def test_what_waits_is_lost_to_a_vacuum_and_in_doubt_if_it_was_changed(tmp_path:
 
 def test_losers_are_swept_and_do_not_vote_and_what_the_log_names_is_never_swept(tmp_path: Path) -> None:
     sink = session(tmp_path, partition_by=("kind",))
-    winner = sink.prepare(0, [rows(1)])
+    winner = sink.prepare(0, [rows(1, kind=ODD)])
     loser = sink.writer(0, 1, ROWS, sink.open(0, ROWS))
-    loser.write(rows(1).to_batches()[0])
+    for kind in ("k", ODD, None):
+        loser.write(rows(1, kind=kind).to_batches()[0])
+    with pytest.raises(contract.Fatal, match="partition columns with shorter values"):
+        loser.write(rows(1, kind="x" * 300).to_batches()[0])
     sink.commit(0, winner)
     sink.abort(*sink.listed())
     with pytest.raises(contract.Retryable, match="was swept"):
         loser.pre_commit()
     loser.abort()
-    assert [path.name for path in (tmp_path / "table").glob("*.parquet")] == [f"{winner[0].ref}.0.parquet"]
+    vacuumed(tmp_path, compact=False)  # it removes none of ours, whatever their folder is called
+    assert [path.name for path in (tmp_path / "table").rglob("*.parquet")] == [f"{winner[0].ref}.0.parquet"]
+    assert polars.read_delta(str(tmp_path / "table")).rows() == [(1, ODD, 1.0)]
     record = tmp_path / "table" / "_exactsink" / winner[0].ref
     record.touch()  # as when a power cut takes its removal back
     with pytest.raises(contract.Fatal, match="the table's log names files of"):
@@ -214,9 +222,10 @@ def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten
         file.write_bytes(file.read_bytes().replace(b"PAR1", b"PAR2"))
 
 
-def vacuumed(folder: Path, *, full: bool = True) -> None:
+def vacuumed(folder: Path, *, full: bool = True, compact: bool = True) -> None:
     """Put one file in the place of all, and delete those; `full` also what no entry ever named."""
-    table(folder).optimize.compact()
+    if compact:
+        table(folder).optimize.compact()
     table(folder).vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
 
 
@@ -266,7 +275,7 @@ def test_an_entry_is_on_disk_before_the_records_go(tmp_path: Path, monkeypatch: 
 
 
 def test_a_run_replaces_its_partitions_in_one_version_and_its_repeat_changes_nothing(tmp_path: Path) -> None:
-    odd, place = f"{string.printable}ü", tmp_path / "table"  # another writer's file of it is in a folder named so
+    odd, place = ODD, tmp_path / "table"
     for row in (rows(0, kind=None), rows(1, kind=odd), rows(2)):
         write_deltalake(place, row, mode="append", partition_by=["kind"])
     first, second = (session(tmp_path, job=name, mode="overwrite_partitions") for name in ("first", "second"))
@@ -333,9 +342,9 @@ def test_an_entry_whose_answer_is_lost_is_found_or_put_once_more(
     path = f"{bucket}/answers-{done}/table"
     monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")  # which is not obeyed
     assert found(tmp_path, path=path) == []
-    sink = session(tmp_path, path=path)
+    sink = session(tmp_path, path=path, partition_by=("kind",))
     sink.put_birth()
-    voted = sink.prepare(0, [rows(1), rows(2)])
+    voted = sink.prepare(0, [rows(1), rows(2, kind=ODD)])
     cut = None if done else lambda: (_ for _ in ()).throw(ConnectionError)
     with cutting_s3(s3) as proxy:
         proxy.set(Trap(r"^PUT .*_delta_log/0+1\.json", before=cut))
@@ -344,7 +353,9 @@ def test_an_entry_whose_answer_is_lost_is_found_or_put_once_more(
     monkeypatch.undo()
     assert set(sink.commit_marked(0, voted)) == {contract.AlreadyCommitted()}
     stands = DeltaTable(path, storage_options={"allow_http": "true"})
-    assert (stands.version(), sorted(stands.to_pyarrow_table()["id"].to_pylist())) == (1, [1, 2])
+    read_back = stands.to_pyarrow_table().select(["id", "kind"]).sort_by("id").to_pylist()
+    assert (stands.version(), read_back) == (1, [{"id": 1, "kind": "k"}, {"id": 2, "kind": ODD}])
+    assert stands.vacuum(0, enforce_retention_duration=False, full=True) == []
 
 
 def test_a_checkpoint_that_starts_anew_is_refused_where_delta_itself_would_skip_every_write(tmp_path: Path) -> None:

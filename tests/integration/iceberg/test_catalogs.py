@@ -59,7 +59,7 @@ def test_epochs_in_postgres_and_s3_beside_another_writer(postgres_lake: Lake) ->
 def test_an_upload_that_a_killed_writer_left_in_s3_is_swept(
     postgres_lake: Lake, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(f"exactsink_{name}.writer._BUFFERED_BYTES", 1)
+    monkeypatch.setattr("exactsink.toolkit.tabular.table_writer._BUFFERED_BYTES", 1)
     root = path_of(f"{bucket}/large/table" if name == "delta" else postgres_lake.warehouse)
     sink = delta.session(tmp_path, path=str(root)) if name == "delta" else postgres_lake.session()
     writer = sink.writer(0, 0, ROWS, sink.open(0, ROWS))

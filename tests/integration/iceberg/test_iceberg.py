@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Mark, Retryable, Unknown
 from exactsink.testing.target import ROWS
-from exactsink_iceberg import writer as writer_module
+from exactsink.toolkit.tabular import table_writer
 from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.votes import votes_of
 from tests.integration.iceberg.lake import KEY, Lake, committed_by, epochs, interrupted, rows
@@ -207,6 +207,8 @@ def test_losers_are_swept_and_what_the_table_names_never_is(lake: Lake) -> None:
         sink.abort(*sink.listed())
     writer = sink.writer(1, 0, ROWS, sink.open(1, ROWS))
     writer.write(rows(1).to_batches()[0])
+    with pytest.raises(Fatal, match="partition columns with shorter values"):
+        writer.write(rows(1, kind="x" * 300).to_batches()[0])
     record.unlink()
     sink.abort(*sink.listed())
     with pytest.raises(Retryable, match="was swept"):
@@ -240,7 +242,7 @@ DIVIDED = {
 def test_rows_of_every_type_and_partition_come_back(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, by: tuple[str, ...], values: list[Any]
 ) -> None:
-    monkeypatch.setattr(writer_module, "_BUFFERED_BYTES", 1)
+    monkeypatch.setattr(table_writer, "_BUFFERED_BYTES", 1)
     sink = lake.session(partition_by=by)
     assert sink.with_committer(lambda committer: list(committer.check(GIVEN.schema, None))) == []
     sink.commit(0, sink.prepare(0, [GIVEN, GIVEN.slice(0, 1)]))

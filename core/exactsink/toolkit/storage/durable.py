@@ -51,6 +51,7 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of `link` on a file system without hard links."""
 
 _DISK_FIX = "check that its disk is mounted, has free space and lets this user write"
+_NAMES_FIX = "use shorter names: a shorter path, or partition columns with shorter values"
 _RIGHTS_FIX = "run driver and executors as one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
 
 _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
@@ -62,10 +63,14 @@ class SyncFailed(OSError):
 
 @contextmanager
 def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
-    """Raise an OSError of the block as Retryable, or as Fatal if a store refuses access or lacks the bucket."""
+    """Raise an OSError of the block as Retryable, or as Fatal if only a person can help: for access, bucket or names."""
     try:
         yield
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise Fatal(
+                what, why=str(error), next=f"{_NAMES_FIX}, then start the job again, nothing is lost"
+            ) from error
         disk = Retryable, _RIGHTS_FIX.format(os.getuid(), place) if isinstance(error, PermissionError) else _DISK_FIX
         kind, fix = disk if isinstance(place, Path) else _of_store(error)
         raise kind(what, why=str(error), next=f"{fix}; then start the job again, nothing is lost") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from exactsink.contract import Finding
 from exactsink.toolkit.storage import AnyPath, file_names
 
-__all__ = ["check_folder", "split", "table_findings"]
+__all__ = ["check_folder", "folder_of", "split", "table_findings"]
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _ESCAPED = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]")  # Spark's list, and NUL, which no file name can hold
@@ -50,9 +50,13 @@ def split(batch: pa.RecordBatch, partition_by: Sequence[str]) -> Iterator[tuple[
         rest = rest.take(lists.flatten())
     start = 0
     for values, count in zip(groups.select(keys).to_pylist(), lists.value_lengths().to_pylist(), strict=True):
-        pairs = zip(partition_by, values.values(), strict=True)
-        yield "/".join(f"{_escape(name)}={_escape(value)}" for name, value in pairs), rest.slice(start, count)
+        yield folder_of(zip(partition_by, values.values(), strict=True)), rest.slice(start, count)
         start += count
+
+
+def folder_of(values: Iterable[tuple[str, str | None]]) -> str:
+    """Return a partition's folder, for the texts of its columns' values."""
+    return "/".join(f"{_escape(name)}={_escape(_NULL if value is None else value)}" for name, value in values)
 
 
 def check_folder(column: pa.Array, name: str) -> None:
@@ -66,7 +70,7 @@ def check_folder(column: pa.Array, name: str) -> None:
 def _text(column: pa.Array) -> pa.Array:
     """Write a column's values as Spark writes them in folder names."""
     text = column.cast(pa.large_string())
-    return pc.if_else(pc.equal(text, ""), _NULL, text).fill_null(_NULL)
+    return pc.if_else(pc.equal(text, ""), None, text)
 
 
 def _escape(text: str) -> str:
