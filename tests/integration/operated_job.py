@@ -11,7 +11,7 @@ import shutil
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,13 @@ import pytest
 
 from exactsink.cli.main import main
 from exactsink.cli.opened import Opened
-from exactsink.contract import ExactsinkError
+from exactsink.contract import Backend, ExactsinkError
 from exactsink.job.checkpoint import Checkpoint
 from exactsink.job.driver import Driver
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.records import Complete
-from exactsink.protocol.participant import no_probe, write_partition
+from exactsink.protocol.participant import Probe, no_probe, write_partition
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing import Fault
 from exactsink.testing.driver_run import hashed
@@ -185,17 +185,15 @@ def batch_of(opened: Opened, epoch: int, number: int) -> Batch:
     """Return the batch of that number, as this epoch."""
     first = number * PARTITIONS * ROWS
     parts = [pa.table({"id": range(first + p * ROWS, first + (p + 1) * ROWS)}) for p in range(PARTITIONS)]
-    return Batch(epoch, f"batch {number}", dict.fromkeys(opened.sinks, parts[0].schema), _tasks(opened, parts))
-
-
-def _tasks(opened: Opened, parts: Sequence[pa.Table]) -> Callable[[EpochPlan], Sequence[Vote]]:
     backends = {name: sink.backend for name, sink in opened.sinks.items()}
+    schemas = dict.fromkeys(opened.sinks, parts[0].schema)
+    return Batch(epoch, f"batch {number}", schemas, lambda plan: votes_of(plan, backends, parts, no_probe))
 
-    def write(plan: EpochPlan) -> Sequence[Vote]:
-        votes: list[Vote] = []
-        for number, part in enumerate(parts):
-            rows = [{name: (batch, hashed(batch)) for name in plan.sinks} for batch in part.to_batches()]
-            votes += write_partition(plan, backends, number, number + 1, rows, no_probe)
-        return votes
 
-    return write
+def votes_of(plan: EpochPlan, backends: Mapping[str, Backend], parts: Sequence[pa.Table], probe: Probe) -> list[Vote]:
+    """Write each part as a task does."""
+    votes: list[Vote] = []
+    for number, part in enumerate(parts):
+        rows = [{name: (batch, hashed(batch)) for name in plan.sinks} for batch in part.to_batches()]
+        votes += write_partition(plan, backends, number, number + 1, rows, probe)
+    return votes

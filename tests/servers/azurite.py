@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import pytest
 
-from tests.servers.keeper import keep, shared
+from tests.servers.keeper import keep, shared_at
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 
@@ -97,16 +97,13 @@ def own_azurite() -> AbstractContextManager[AzuriteServer]:
     return owned(AzuriteServer())
 
 
-@contextmanager
-def shared_azurite(basetemp: Path) -> Iterator[Azurite]:
+def shared_azurite(basetemp: Path) -> AbstractContextManager[Azurite]:
     """Return the server that all workers of a test run share; `basetemp` is pytest's."""
     try:
         _installed()
     except (OSError, subprocess.SubprocessError) as error:
         pytest.skip(f"Azurite can't be installed: {error}")
-    with shared(basetemp, "azurite", __name__) as address:
-        folder, port = address.split("\n")
-        yield Azurite(Path(folder), int(port))
+    return shared_at(basetemp, "azurite", __name__, Azurite)
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from tests.servers.keeper import keep, shared
+from tests.servers.keeper import keep, shared_at
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 from tests.servers.releases import installed
@@ -112,12 +112,9 @@ def own_fake_gcs(backend: str = "memory") -> AbstractContextManager[FakeGcsServe
     return owned(FakeGcsServer(backend))
 
 
-@contextmanager
-def shared_fake_gcs(basetemp: Path) -> Iterator[FakeGcs]:
+def shared_fake_gcs(basetemp: Path) -> AbstractContextManager[FakeGcs]:
     """Return the server that all workers of a test run share; `basetemp` is pytest's."""
-    with shared(basetemp, "gcs", __name__) as address:
-        folder, port = address.split("\n")
-        yield FakeGcs(Path(folder), int(port))
+    return shared_at(basetemp, "gcs", __name__, FakeGcs)
 
 
 if __name__ == "__main__":

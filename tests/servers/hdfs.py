@@ -6,14 +6,14 @@ import json
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from urllib.request import urlopen
 
 from tests.servers.kafka import JVM
 from tests.servers.kafka_jars import JarSet, jars, java
-from tests.servers.keeper import keep, shared
+from tests.servers.keeper import keep, shared_at
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 
@@ -76,12 +76,9 @@ def own_hdfs() -> AbstractContextManager[HdfsServer]:
     return owned(HdfsServer())
 
 
-@contextmanager
-def shared_hdfs(basetemp: Path) -> Iterator[Hdfs]:
+def shared_hdfs(basetemp: Path) -> AbstractContextManager[Hdfs]:
     """Return the cluster that all workers of a test run share; `basetemp` is pytest's."""
-    with shared(basetemp, "hdfs", __name__) as address:
-        folder, port = address.split("\n")
-        yield Hdfs(Path(folder), int(port))
+    return shared_at(basetemp, "hdfs", __name__, Hdfs)
 
 
 if __name__ == "__main__":

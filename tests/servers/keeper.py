@@ -13,9 +13,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tests.servers.waiting import wait_until
 
+T = TypeVar("T")
 _BUILT_WITHIN = 560  # seconds: a server's program may be fetched or built first; below pytest's own time limit
 
 
@@ -31,6 +33,14 @@ def shared(basetemp: Path, name: str, module: str, release: str = "") -> Iterato
             _start_keeper(folder, name, module, release)
         fcntl.flock(guard, fcntl.LOCK_UN)
         yield place.read_text()
+
+
+@contextmanager
+def shared_at(basetemp: Path, name: str, module: str, kind: Callable[[Path, int], T]) -> Iterator[T]:
+    """Return the run's server of this name, which is found by a folder and a port."""
+    with shared(basetemp, name, module) as address:
+        folder, port = address.split("\n")
+        yield kind(Path(folder), int(port))
 
 
 def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> None:

@@ -21,7 +21,7 @@ from typing import Literal
 import pytest
 
 from tests.servers.go_programs import GoProgram
-from tests.servers.keeper import keep, shared
+from tests.servers.keeper import keep, shared_at
 from tests.servers.ports import Ports
 from tests.servers.process import AtPort, ServerProcess, owned
 
@@ -112,12 +112,9 @@ def own_s3(kind: str = KIND) -> AbstractContextManager[S3Server]:
     return owned(S3Server(kind))
 
 
-@contextmanager
-def shared_s3(basetemp: Path) -> Iterator[S3]:
+def shared_s3(basetemp: Path) -> AbstractContextManager[S3]:
     """Return the server that all workers of a test run share; `basetemp` is pytest's."""
-    with shared(basetemp, "s3", __name__) as address:
-        folder, port = address.split("\n")
-        yield S3(Path(folder), int(port))
+    return shared_at(basetemp, "s3", __name__, S3)
 
 
 if __name__ == "__main__":

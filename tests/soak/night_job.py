@@ -38,11 +38,11 @@ from exactsink.operate.preflight import Found, ask_sink, look_at_journal, promis
 from exactsink.operate.reachable import reachable
 from exactsink.protocol.coordinator import Batch
 from exactsink.protocol.events import Events
-from exactsink.protocol.participant import Probe, no_probe, write_partition
+from exactsink.protocol.participant import Probe, no_probe
 from exactsink.protocol.votes import EpochPlan, Vote
 from exactsink.testing import Fault
-from exactsink.testing.driver_run import hashed
 from exactsink.testing.faults import FaultTrigger
+from tests.integration.operated_job import votes_of
 from tests.printed import Answer
 from tests.servers.postgres import PostgresServer
 
@@ -252,11 +252,7 @@ class NightJob:
                 print(json.dumps([plan.epoch, rows.start, rows.stop]), file=ledger)
                 if os.geteuid() == 0:
                     os.fchown(ledger.fileno(), self.uid, self.uid)  # this program's own file
-            votes: list[Vote] = []
-            for number, part in enumerate(parts):
-                frames = [{name: (batch, hashed(batch)) for name in plan.sinks} for batch in part.to_batches()]
-                votes += write_partition(plan, backends, number, number + 1, frames, probe)
-            return votes
+            return votes_of(plan, backends, parts, probe)
 
         return write
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
@@ -20,36 +20,27 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Audit,
     Committable,
     Committed,
-    Committer,
     Fatal,
     Finding,
-    InDoubt,
     JobContext,
-    Lost,
     Mark,
     Outcome,
-    Prepared,
     Retryable,
-    Standing,
-    Undecided,
     Unknown,
 )
-from exactsink.toolkit.payloads import check_own
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     AnyPath,
     ObjectPath,
     file_names,
-    file_sha256,
     make_folder,
     path_of,
     store_findings,
 )
+from exactsink.toolkit.tabular.table_committer import TableCommitter, TableFile
 from exactsink.toolkit.tabular.tables import raise_errors
-from exactsink.toolkit.tabular.waiting import damage, forget, remove_waiting, waiting
 from exactsink_delta.log import RECORDS, TableLog
 from exactsink_delta.options import DeltaOptions
 from exactsink_delta.preflight import added, arrow_schema, delta_columns, misfits, new_table_problems, table_problems
@@ -64,19 +55,16 @@ _UNQUOTED = "/!$&'()+,-.:;=@_~"
 _APPEND = 'set mode = "append"'
 
 
-class DeltaCommitter(Committer):
+class DeltaCommitter(TableCommitter):
     """Commit files by one entry of the log; the sink's mark in the entry proves which were committed."""
 
     def __init__(self, options: DeltaOptions, ctx: JobContext) -> None:
-        self._options, self._ctx = options, ctx
-        self._root = path_of(options.path)
-        self._records = self._root / RECORDS
+        self._options, self._root = options, path_of(options.path)
+        super().__init__(ctx, self._root / RECORDS)
         self._log = TableLog(self._root, ctx.job, ctx.sink)
-        self._held: Marker | Literal["any"] | None = "any"
-        self._opened: tuple[pa.Schema, bytes] | None = None
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        with self._answering():
+        with self.answering():
             yield from self._store_problems()
             if isinstance(self._root, Path) and self._root.is_file():
                 yield Finding("error", f"{self._root} is not a folder", "move it away, or set path to another folder")
@@ -92,13 +80,13 @@ class DeltaCommitter(Committer):
                 yield Finding("error", f"{self._root} is not a Delta table", _NO_TABLE)
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
-        with self._answering():
+        with self.answering():
             yield from self._store_problems()
             table = self._log.table()
             yield from [] if table is None else self._problems(table)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        with self._answering():
+        with self.answering():
             table = self._log.table() or self._made(schema)
             raise_errors(self._ctx.sink, [*self._problems(table), *misfits(schema, table, adds=self._adds)])
             self._marker(epoch).check_new(self._log.marker(table))  # before columns are added
@@ -109,23 +97,6 @@ class DeltaCommitter(Committer):
             self._opened = schema, self._ticket(table, schema)
         return self._opened[1]
 
-    def row_rules(self, schema: pa.Schema) -> bytes:
-        """Return the epoch's ticket, because it has the table's columns, against which tasks check rows."""
-        if self._opened is not None and self._opened[0].equals(schema):
-            return self._opened[1]
-        with self._answering():
-            return self._ticket(self._log.standing(), schema)
-
-    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        """Count the rows of the epochs' files that the log still names, by one listing of the table.
-
-        If the log no longer names a file, OPTIMIZE or DELETE has rewritten it, and the epoch can't be counted. `deep`
-        compares each file's SHA-256 with the vote's.
-        """
-        with self._answering():
-            named = _named(self._log.table())
-            return {epoch: self._audited(committables, named, deep) for epoch, committables in epochs.items()}
-
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Add all files by one entry. Before it, read the table's mark and version, and then look at the files.
 
@@ -133,12 +104,12 @@ class DeltaCommitter(Committer):
         entry has taken the next version: a driver that saw all files and stalled can't add them any more.
         """
         marker, refused = self._marker(epoch, committables), ""
-        with self._answering():
+        with self.answering():
             for _ in range(_TRIES):
                 table = self._log.standing()
                 stored = self._log.marker(table)
                 if not marker.must_apply(stored):
-                    return self._settled(table, committables, AlreadyCommitted())
+                    return self._synced(table, committables, AlreadyCommitted())
                 damage = self._damage(epoch, committables)
                 if isinstance(damage, Unknown):
                     return [damage] * len(committables)
@@ -146,7 +117,7 @@ class DeltaCommitter(Committer):
                 assert put is not None, "only epochs below a mark can be lost"
                 refused = self._log.append(table, put, actions)
                 if not refused and damage is None:
-                    return self._settled(table, committables, Committed())
+                    return self._synced(table, committables, Committed())
                 if not refused and damage is not None:
                     self._log.sync(table)
                     return [damage] * len(committables)
@@ -154,43 +125,28 @@ class DeltaCommitter(Committer):
             f"{self._root} accepts no entry", why=f"{_TRIES} tries were refused: {refused}", next="start the job again"
         )
 
-    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        marker = self._marker(epoch, committables)
-        with self._answering():
-            pending = marker.must_apply(self._log.marker(self._log.standing()))
-            damage = self._damage(epoch, committables) if pending else None
-            if damage is not None:  # another driver may have committed since, and other writers replaced the files
-                pending = marker.must_apply(self._log.marker(self._log.standing()))
-        return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
+    def stored(self, *, may_lack: bool = False) -> Marker | None:
+        return self._log.marker(self._log.table() if may_lack else self._log.standing())
 
-    def abort(self, undecided: Undecided) -> None:
-        with self._answering():
-            named = _named(self._log.table() if len(undecided) else None)
-            owners = {name.rsplit(".", 2)[0] for name in named}
-            for participant in undecided:
-                if participant.ref in owners:
-                    what = f"the table's log names files of {participant.ref}, although it was never decided"
-                    raise Fatal(what, next="find out who added them; exactsink changed nothing there")
-                remove_waiting(self._records, participant.ref)
+    def named(self) -> set[str]:
+        table = self._log.table()
+        return set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
 
-    def in_doubt(self) -> Iterable[InDoubt]:
-        with self._answering():
-            return waiting(self._records, self._ctx.job, self._ctx.sink)
+    def voted(self, committable: Committable) -> Iterator[TableFile]:
+        return (TableFile(path, v["size"], v["sha256"]) for path, v in self._files(committable))
 
-    def mark(self) -> Mark | None:
-        with self._answering():
-            self._held = self._log.marker(self._log.table())
-        return None if self._held is None else self._held.mark
+    def ticket(self, schema: pa.Schema) -> bytes:
+        return self._ticket(self._log.standing(), schema)
 
     def put_birth(self) -> Mark:
-        with self._answering():
+        with self.answering():
             make_folder(self._records)
             self._log.put_birth(self._ctx.lineage)
         return self.mark() or Mark(self._ctx.lineage)
 
     def trim_marks(self) -> None:
         """Delete no mark, because a mark replaces the one before; shorten the log."""
-        with self._answering():
+        with self.answering():
             self._log.shorten()
 
     def close(self) -> None:
@@ -246,32 +202,15 @@ class DeltaCommitter(Committer):
                 message = f"{self._root} is not a Delta table, and VACUUM would delete its files: {min(stray)}"
                 yield Finding("error", message, "set path to an empty folder, or make a table of these files first")
 
-    def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
-        check_own(self._ctx, committables)
-        return Marker.of(self._ctx, epoch, committables, self._held)
-
-    def _audited(self, committables: Sequence[Committable], named: Container[str], deep: bool) -> Audit:
-        for path, voted in self._voted(committables):
-            if path.name not in named:
-                return Audit(None, f"{path.name} was rewritten, or deleted")
-            if deep and file_sha256(path) != voted["sha256"]:
-                return Audit(None, f"{path.name} is not the file that was voted for")
-        return Audit(sum(each.rows for each in committables), "files that the log names")
-
-    def _voted(self, committables: Sequence[Committable]) -> list[tuple[AnyPath, Any]]:
-        """Return the votes' files, each with its entry in the vote."""
-        votes = [(each.ref, number, v) for each in committables for number, v in enumerate(json.loads(each.payload))]
-        return [(file_of(self._root, v["values"], f"{ref}.{number}.parquet"), v) for ref, number, v in votes]
-
-    def _settled(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
-        """Make the entry durable, whoever wrote it; then remove the records."""
+    def _synced(self, table: DeltaTable, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
+        """Make the entry durable, whoever wrote it."""
         self._log.sync(table)
-        forget(self._records, [committable.ref for committable in committables])
-        return [outcome] * len(committables)
+        return self._settled(committables, outcome)
 
-    def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
-        below = isinstance(self._held, Marker) and self._held.epoch < epoch
-        return damage(((path, voted["size"]) for path, voted in self._voted(committables)), below=below)
+    def _files(self, committable: Committable) -> list[tuple[AnyPath, Any]]:
+        """Return a vote's files, each with its entry in the vote."""
+        files = enumerate(json.loads(committable.payload))
+        return [(file_of(self._root, v["values"], f"{committable.ref}.{number}.parquet"), v) for number, v in files]
 
     def _actions(self, table: DeltaTable, committables: Sequence[Committable]) -> list[AddAction | RemoveAction]:
         """Return the log's actions: add the votes' files, and remove the files that they replace.
@@ -279,7 +218,7 @@ class DeltaCommitter(Committer):
         Raises Fatal if the table no longer has the files' columns.
         """
         now, actions, written = int(time.time() * 1000), list[AddAction | RemoveAction](), list[Mapping[str, Any]]()
-        for path, voted in self._voted(committables):
+        for path, voted in (file for committable in committables for file in self._files(committable)):
             written.append(voted["values"])
             name = str(path).removeprefix(f"{self._root}/")
             actions.append(AddAction(name, voted["size"], written[-1], now, True, json.dumps(voted["stats"])))
@@ -293,18 +232,13 @@ class DeltaCommitter(Committer):
         return [*actions, *(_removals(table, written, now) if self._replaces else ())]
 
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """Turn errors of deltalake and of the storage into Retryable or Fatal."""
         with answering(self._root):
             try:
                 yield
             except DeltaError as error:
                 raise Retryable(f"{self._root} can't be used", why=str(error), next="start the job again") from error
-
-
-def _named(table: DeltaTable | None) -> set[str]:
-    """Return the names of the table's files."""
-    return set() if table is None else {uri.rpartition("/")[2] for uri in table.file_uris()}
 
 
 def _removals(table: DeltaTable, written: Iterable[Mapping[str, str | None]], now: int) -> Iterator[RemoveAction]:

@@ -5,9 +5,9 @@ The committer reads the branch's last snapshot, and adds the new one directly af
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException
@@ -18,33 +18,24 @@ from pyiceberg.transforms import IdentityTransform
 
 from exactsink.contract import (
     AlreadyCommitted,
-    Audit,
     Committable,
     Committed,
-    Committer,
     Fatal,
     Finding,
-    InDoubt,
     JobContext,
-    Lost,
     Mark,
     Outcome,
-    Prepared,
     Retryable,
-    Standing,
-    Undecided,
     Unknown,
 )
-from exactsink.toolkit.payloads import check_own
 from exactsink.toolkit.roads import Marker
 from exactsink.toolkit.storage import (
     ObjectPath,
-    file_sha256,
     make_folder,
     store_findings,
 )
+from exactsink.toolkit.tabular.table_committer import TableCommitter, TableFile
 from exactsink.toolkit.tabular.tables import raise_errors
-from exactsink.toolkit.tabular.waiting import damage, forget, remove_waiting, waiting
 from exactsink_iceberg.durable_io import path_at
 from exactsink_iceberg.options import IcebergOptions
 from exactsink_iceberg.preflight import misfits, new_table_problems, sink_problems, table_problems
@@ -61,18 +52,15 @@ _FAILURES = 2
 """How often a call may fail for another reason: a call may wait for a lock or an answer for up to a minute."""
 
 
-class IcebergCommitter(Committer):
+class IcebergCommitter(TableCommitter):
     """Commit files by one snapshot; the sink's mark in it proves which were committed."""
 
     def __init__(self, options: IcebergOptions, ctx: JobContext) -> None:
-        self._options, self._ctx = options, ctx
-        self._target = SinkTable(options, ctx.job, ctx.sink)
-        self._records = self._target.records
-        self._held: Marker | Literal["any"] | None = "any"
-        self._opened: tuple[pa.Schema, bytes] | None = None
+        self._options, self._target = options, SinkTable(options, ctx.job, ctx.sink)
+        super().__init__(ctx, self._target.records)
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
-        with self._answering():
+        with self.answering():
             yield from self._sink_problems()
             table = self._target.table()
             if table is not None:
@@ -84,13 +72,13 @@ class IcebergCommitter(Committer):
                 yield Finding("error", self._no_table, "make it, or set create = true")
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
-        with self._answering():
+        with self.answering():
             yield from self._sink_problems()
             table = self._target.table()
             yield from [] if table is None else table_problems(table, self._options)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
-        with self._answering():
+        with self.answering():
             table = self._target.table() or self._made(schema)
             raise_errors(self._ctx.sink, [*table_problems(table, self._options), *self._misfits(schema, table)])
             self._marker(epoch).check_new(self._target.marker(table))  # before the table is changed
@@ -98,25 +86,8 @@ class IcebergCommitter(Committer):
                 table = self._target.add_columns(table, schema)
             table = self._target.begin_branch(table)
             make_folder(self._records)
-            self._opened = schema, self._ticket(table, schema).model_dump_json().encode()
+            self._opened = schema, self._ticket(table, schema)
         return self._opened[1]
-
-    def row_rules(self, schema: pa.Schema) -> bytes:
-        """Return the epoch's ticket, because it has the table's columns, against which tasks check rows."""
-        if self._opened is not None and self._opened[0].equals(schema):
-            return self._opened[1]
-        with self._answering():
-            return self._ticket(self._target.standing(), schema).model_dump_json().encode()
-
-    def audit(self, epochs: Mapping[int, Sequence[Committable]], *, deep: bool) -> Mapping[int, Audit]:
-        """Count the rows of the epochs' files that the table still names, by one listing of the table.
-
-        If the table no longer names a file, it was rewritten or deleted, and the epoch can't be counted. `deep`
-        compares each file's SHA-256 with the vote's.
-        """
-        with self._answering():
-            named = {file.file_path for file in self._target.files(self._target.table())}
-            return {epoch: self._audited(committables, named, deep) for epoch, committables in epochs.items()}
 
     def commit(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Outcome]:
         """Add all files by one snapshot. Before it, read the table's mark, and then look at the files.
@@ -125,7 +96,7 @@ class IcebergCommitter(Committer):
         snapshot exists: a driver that saw all files and stalled can't add them any more.
         """
         marker, refusals = self._marker(epoch, committables), list[Exception]()
-        with self._answering():
+        with self.answering():
             while len(refusals) < _TRIES:
                 table = self._target.standing()
                 self._target.remove_refused(table)
@@ -150,35 +121,20 @@ class IcebergCommitter(Committer):
         what = f"{self._options.table} accepted no snapshot in {len(refusals)} tries"
         raise Retryable(what, why=why, next="start the job again")
 
-    def assess(self, epoch: int, committables: Sequence[Committable]) -> Sequence[Standing]:
-        marker = self._marker(epoch, committables)
-        with self._answering():
-            pending = marker.must_apply(self._target.marker(self._target.standing()))
-            damage = self._damage(epoch, committables) if pending else None
-            if damage is not None:  # another driver may have committed since, and other writers replaced the files
-                pending = marker.must_apply(self._target.marker(self._target.standing()))
-        return [(damage or Prepared()) if pending else AlreadyCommitted()] * len(committables)
+    def stored(self, *, may_lack: bool = False) -> Marker | None:
+        return self._target.marker(self._target.table() if may_lack else self._target.standing())
 
-    def abort(self, undecided: Undecided) -> None:
-        with self._answering():
-            named = self._target.files(self._target.table()) if len(undecided) else []
-            for participant in undecided:
-                if any(f"{participant.ref}." in file.file_path for file in named):
-                    what = f"the table names files of {participant.ref}, although it was never decided"
-                    raise Fatal(what, next="find out who added them; exactsink changed nothing there")
-                remove_waiting(self._records, participant.ref)
+    def named(self) -> set[str]:
+        return {file.file_path.rpartition("/")[2] for file in self._target.files(self._target.table())}
 
-    def in_doubt(self) -> Iterable[InDoubt]:
-        with self._answering():
-            return waiting(self._records, self._ctx.job, self._ctx.sink)
+    def voted(self, committable: Committable) -> Iterator[TableFile]:
+        return (TableFile(path_at(each.path), each.size, each.sha256) for each in votes_of(committable))
 
-    def mark(self) -> Mark | None:
-        with self._answering():
-            self._held = self._target.marker(self._target.table())
-        return None if self._held is None else self._held.mark
+    def ticket(self, schema: pa.Schema) -> bytes:
+        return self._ticket(self._target.standing(), schema)
 
     def put_birth(self) -> Mark:
-        with self._answering():
+        with self.answering():
             self._target.put_birth(self._ctx.lineage)
         return self.mark() or Mark(self._ctx.lineage)
 
@@ -186,7 +142,7 @@ class IcebergCommitter(Committer):
         """Delete no mark, because a mark replaces the one before; with keep_snapshots, expire the sink's older ones."""
         keep = self._options.keep_snapshots
         if keep is not None:
-            with self._answering():
+            with self.answering():
                 self._target.expire(self._target.standing(), keep)
 
     def close(self) -> None:
@@ -215,14 +171,14 @@ class IcebergCommitter(Committer):
     def _misfits(self, schema: pa.Schema, table: Table) -> Iterator[Finding]:
         return misfits(schema, table, adds=self._adds)
 
-    def _ticket(self, table: Table, schema: pa.Schema) -> Ticket:
+    def _ticket(self, table: Table, schema: pa.Schema) -> bytes:
         sort = list[tuple[str, Any]]()
         for field in table.sort_order().fields:
             if not isinstance(field.transform, IdentityTransform):
                 break
             way = "ascending" if field.direction == SortDirection.ASC else "descending"
             sort.append((table.schema().find_column_name(field.source_id) or "", way))
-        return Ticket(
+        ticket = Ticket(
             location=table.location(),
             records=str(self._records),
             properties={name: text for name, text in table.properties.items() if not name.startswith("exactsink.")},
@@ -230,14 +186,7 @@ class IcebergCommitter(Committer):
             spec=table.spec(),
             sort=tuple(sort) if all(name in schema.names for name, _ in sort) else (),
         )
-
-    def _audited(self, committables: Sequence[Committable], named: Collection[str], deep: bool) -> Audit:
-        for voted in (voted for each in committables for voted in votes_of(each)):
-            if voted.path not in named:
-                return Audit(None, f"{voted.path} was rewritten or deleted")
-            if deep and file_sha256(path_at(voted.path)) != voted.sha256:
-                return Audit(None, f"{voted.path} is not the file that was voted for")
-        return Audit(sum(each.rows for each in committables), "files that the table names")
+        return ticket.model_dump_json().encode()
 
     def _added(self, table: Table, committables: Sequence[Committable]) -> list[DataFile]:
         """Return the votes' files for a manifest.
@@ -265,21 +214,8 @@ class IcebergCommitter(Committer):
             raise Fatal(what, why="exactsink does not know to which partitions their rows belong", next=fix)
         return [file for file in there if repr(file.partition) in partitions]
 
-    def _marker(self, epoch: int, committables: Sequence[Committable] = ()) -> Marker:
-        check_own(self._ctx, committables)
-        return Marker.of(self._ctx, epoch, committables, self._held)
-
-    def _settled(self, committables: Sequence[Committable], outcome: Outcome) -> Sequence[Outcome]:
-        forget(self._records, [committable.ref for committable in committables])
-        return [outcome] * len(committables)
-
-    def _damage(self, epoch: int, committables: Sequence[Committable]) -> Lost | Unknown | None:
-        below = isinstance(self._held, Marker) and self._held.epoch < epoch
-        voted = (each for committable in committables for each in votes_of(committable))
-        return damage(((path_at(each.path), each.size) for each in voted), below=below)
-
     @contextmanager
-    def _answering(self) -> Iterator[None]:
+    def answering(self) -> Iterator[None]:
         """Turn errors of the catalog and of the storage into Retryable or Fatal."""
         with answering(self._records), self._target.answering():
             yield

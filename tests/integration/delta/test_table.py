@@ -36,8 +36,7 @@ from tests.servers.s3_rules import Trap
 
 APP = "exactsink:shop:lake"
 DONE = contract.Mark("ab", 0, frozenset(["ab"]))
-ODD = f"{string.printable}ü"
-"""A partition's value: a folder of the table has this name, with some characters escaped."""
+ODD = f"{string.printable}ü"  # a partition's value, so a folder's name
 
 
 def test_a_second_driver_gets_in_between_a_drivers_look_and_its_entry(tmp_path: Path) -> None:
@@ -152,12 +151,12 @@ def test_losers_are_swept_and_do_not_vote_and_what_the_log_names_is_never_swept(
     with pytest.raises(contract.Retryable, match="was swept"):
         loser.pre_commit()
     loser.abort()
-    vacuumed(tmp_path, compact=False)  # it removes none of ours, whatever their folder is called
+    table(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     assert [path.name for path in (tmp_path / "table").rglob("*.parquet")] == [f"{winner[0].ref}.0.parquet"]
     assert polars.read_delta(str(tmp_path / "table")).rows() == [(1, ODD, 1.0)]
     record = tmp_path / "table" / "_exactsink" / winner[0].ref
     record.touch()  # as when a power cut takes its removal back
-    with pytest.raises(contract.Fatal, match="the table's log names files of"):
+    with pytest.raises(contract.Fatal, match="the table names files of"):
         sink.abort(*sink.listed())
     assert read(tmp_path) == Counter([1])
 
@@ -222,10 +221,9 @@ def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten
         file.write_bytes(file.read_bytes().replace(b"PAR1", b"PAR2"))
 
 
-def vacuumed(folder: Path, *, full: bool = True, compact: bool = True) -> None:
+def vacuumed(folder: Path, *, full: bool = True) -> None:
     """Put one file in the place of all, and delete those; `full` also what no entry ever named."""
-    if compact:
-        table(folder).optimize.compact()
+    table(folder).optimize.compact()
     table(folder).vacuum(0, dry_run=False, enforce_retention_duration=False, full=full)
 
 

@@ -63,7 +63,7 @@ class SyncFailed(OSError):
 
 @contextmanager
 def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
-    """Raise an OSError of the block as Retryable, or as Fatal if only a person can help: for access, bucket or names."""
+    """Raise an OSError of the block as Retryable, or as Fatal if access, bucket or name need a person."""
     try:
         yield
     except OSError as error:
