@@ -155,6 +155,7 @@ def test_losers_are_swept_and_do_not_vote_and_what_the_log_names_is_never_swept(
     assert [path.name for path in (tmp_path / "table").rglob("*.parquet")] == [f"{winner[0].ref}.0.parquet"]
     assert polars.read_delta(str(tmp_path / "table")).rows() == [(1, ODD, 1.0)]
     record = tmp_path / "table" / "_exactsink" / winner[0].ref
+    assert os.listdir(record.parent) == [], "no record stays, of winner or loser"
     record.touch()  # as when a power cut takes its removal back
     with pytest.raises(contract.Fatal, match="the table names files of"):
         sink.abort(*sink.listed())
