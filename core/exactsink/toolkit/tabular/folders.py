@@ -70,7 +70,7 @@ def check_folder(column: pa.Array, name: str) -> None:
 def _text(column: pa.Array) -> pa.Array:
     """Write a column's values as Spark writes them in folder names."""
     text = column.cast(pa.large_string())
-    return pc.if_else(pc.equal(text, ""), None, text)
+    return pc.if_else(pc.equal(text, ""), _NULL, text).fill_null(_NULL)
 
 
 def _escape(text: str) -> str:
