@@ -76,7 +76,7 @@ def _iceberg(stage: Stage) -> _Sink:
 
 def _postgres(stage: Stage) -> _Sink:
     """Make a table. The sink has its name, because the database has the marks of all plays, by their sinks."""
-    table = stage.new_table(f"rows_{uuid.uuid4().hex[:8]}")
+    table = stage.new_table(f"rows{uuid.uuid4().hex[:8]}")
     part = _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
     return _Sink(table, "Postgres", part, lambda: stage.in_table(table), lambda: len(stage.asked(_PREPARED)) == 1)
 
