@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -41,36 +42,43 @@ _WARNING = re.compile(r"WARNING exactsink (\w+) .*\btxn=(\S+)")
 
 
 @dataclass(frozen=True, slots=True)
-class _First:
-    """A job's first sink, beside Postgres: its name, its part of the file, and its target's visible rows."""
+class _Sink:
+    """One of a job's two sinks: its name, its part of the file, and its target's visible rows."""
 
     name: str
     target: str
     part: str
     seen: Callable[[], Counter[int]]
     undecided: Callable[[], bool]
-    """Return whether a task's rows wait there for the decision."""
+    """Return whether a task's rows wait there for the decision; in Postgres, those of exactly one task that voted."""
 
 
-def _kafka(stage: Stage) -> _First:
+def _kafka(stage: Stage) -> _Sink:
     sink = kafka_sink_of(stage.kafka)
-    return _First(sink.name, "Kafka", sink.sink(), lambda: stage.in_topic(sink.topic), lambda: sink.held)
+    return _Sink(sink.name, "Kafka", sink.sink(), lambda: stage.in_topic(sink.topic), lambda: sink.held)
 
 
-def _files(stage: Stage) -> _First:
+def _files(stage: Stage) -> _Sink:
     aside = stage.folder / "lake" / "_exactsink"
-    return _First("lake", "files", _LAKE, lambda: stage.in_files, lambda: any(aside.rglob("*.tmp")))
+    return _Sink("lake", "files", _LAKE, lambda: stage.in_files, lambda: any(aside.rglob("*.tmp")))
 
 
-def _delta(stage: Stage) -> _First:
+def _delta(stage: Stage) -> _Sink:
     records = stage.folder / "delta" / "_exactsink"
-    return _First("delta", "Delta", DELTA, lambda: stage.in_delta, lambda: any(records.glob(f"*.e{held.EPOCH}.*")))
+    return _Sink("delta", "Delta", DELTA, lambda: stage.in_delta, lambda: any(records.glob(f"*.e{held.EPOCH}.*")))
 
 
-def _iceberg(stage: Stage) -> _First:
+def _iceberg(stage: Stage) -> _Sink:
     records = stage.folder / "iceberg" / "_exactsink" / "default.shop.rows"
     undecided = partial(records.glob, f"*.e{held.EPOCH}.*")
-    return _First("iceberg", "Iceberg", ICEBERG, lambda: stage.in_iceberg, lambda: any(undecided()))
+    return _Sink("iceberg", "Iceberg", ICEBERG, lambda: stage.in_iceberg, lambda: any(undecided()))
+
+
+def _postgres(stage: Stage) -> _Sink:
+    """Make a table. The sink has its name, because the database has the marks of all plays, by their sinks."""
+    table = stage.new_table(f"rows{uuid.uuid4().hex[:8]}")
+    part = _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
+    return _Sink(table, "Postgres", part, lambda: stage.in_table(table), lambda: len(stage.asked(_PREPARED)) == 1)
 
 
 def _timed_out(stage: Stage) -> Played:
@@ -85,47 +93,45 @@ def _timed_out(stage: Stage) -> Played:
     return Played(ids(FILES), {"Kafka": stage.in_topic(sink.topic)}, reported)
 
 
-def _in_batch(of: Callable[[Stage], _First], stage: Stage) -> Played:
-    first = of(stage)
-    table = stage.new_table(f"{first.target.lower()}batch")
-    job = _job(stage, first.part + _postgres(stage, table), 'transform = "benchmarks.peer_faults.held:hold"\n')
+def _in_batch(of: Callable[[Stage], _Sink], stage: Stage) -> Played:
+    first, second = of(stage), _postgres(stage)
+    job = _job(stage, first.part + second.part, 'transform = "benchmarks.peer_faults.held:hold"\n')
 
     def one_task_is_done() -> bool:
-        return stage.holds and first.undecided() and len(stage.asked(_PREPARED)) == 1
+        return stage.holds and first.undecided() and second.undecided()
 
     with _drivers(stage) as drivers:
         driver = drivers.start(job)  # with its own JVM, which is killed with it
         driver.until(one_task_is_done, "a task that holds while another has voted")
         driver.send(signal.SIGKILL)
         driver.end()
-        require(first.seen() == stage.in_table(table) == ids(PARTICIPANTS), "one epoch is committed")
+        require(first.seen() == second.seen() == ids(PARTICIPANTS), "one epoch is committed")
         reported = _reported(drivers.whole(job, jvm=stage.jvm))
-    return Played(ids(FILES), {first.target: first.seen(), "Postgres": stage.in_table(table)}, reported)
+    return Played(ids(FILES), {sink.target: sink.seen() for sink in (first, second)}, reported)
 
 
-def _between(of: Callable[[Stage], _First], stage: Stage) -> Played:
-    first = of(stage)
-    table = stage.new_table(f"{first.target.lower()}halves")
-    job = _job(stage, first.part + _postgres(stage, table))
-    fault = Fault(f"commit:{table}", "before", "kill", held.EPOCH)
+def _between(of: Callable[[Stage], _Sink], then: Callable[[Stage], _Sink], stage: Stage) -> Played:
+    first, second = of(stage), then(stage)
+    job = _job(stage, first.part + second.part)
+    fault = Fault(f"commit:{second.name}", "before", "kill", held.EPOCH)
     with _drivers(stage) as drivers:
         drivers.killed(job, fault, first=f"commit:{first.name}", jvm=stage.jvm)
-        ahead = first.seen() == ids(2 * PARTICIPANTS) and stage.in_table(table) == ids(PARTICIPANTS)
-        require(ahead, f"{first.target} is an epoch ahead of Postgres")
+        ahead = first.seen() == ids(2 * PARTICIPANTS) and second.seen() == ids(PARTICIPANTS)
+        require(ahead, f"{first.target} is an epoch ahead of {second.target}")
         reported = _reported(drivers.whole(job, jvm=stage.jvm))
-    return Played(ids(FILES), {first.target: first.seen(), "Postgres": stage.in_table(table)}, reported)
+    return Played(ids(FILES), {sink.target: sink.seen() for sink in (first, second)}, reported)
 
 
 PLAYS = (
     Play(f"{OURS}: kafka", TIMED_OUT, _timed_out),
     Play(f"{OURS}: kafka, postgres two_phase", IN_BATCH, partial(_in_batch, _kafka)),
-    Play(f"{OURS}: kafka, postgres two_phase", BETWEEN, partial(_between, _kafka)),
+    Play(f"{OURS}: kafka, postgres two_phase", BETWEEN, partial(_between, _kafka, _postgres)),
     Play(f"{OURS}: files, postgres two_phase", IN_BATCH, partial(_in_batch, _files)),
-    Play(f"{OURS}: files, postgres two_phase", BETWEEN, partial(_between, _files)),
+    Play(f"{OURS}: files, postgres two_phase", BETWEEN, partial(_between, _files, _postgres)),
     Play(f"{OURS}: delta, postgres two_phase", IN_BATCH, partial(_in_batch, _delta)),
-    Play(f"{OURS}: delta, postgres two_phase", BETWEEN, partial(_between, _delta)),
+    Play(f"{OURS}: delta, kafka", BETWEEN, partial(_between, _delta, _kafka)),
     Play(f"{OURS}: iceberg, postgres two_phase", IN_BATCH, partial(_in_batch, _iceberg)),
-    Play(f"{OURS}: iceberg, postgres two_phase", BETWEEN, partial(_between, _iceberg)),
+    Play(f"{OURS}: iceberg, kafka", BETWEEN, partial(_between, _iceberg, _kafka)),
 )
 
 
@@ -133,11 +139,6 @@ def _job(stage: Stage, sinks: str, job: str = "") -> Path:
     write_source(stage.folder, FILES)
     spark = SPARK + "".join(f'"{key}" = "{value}"\n' for key, value in held.CONF.items())
     return write_job(stage.folder, sinks, job, TWO_FILES, spark)
-
-
-def _postgres(stage: Stage, table: str) -> str:
-    """Return the sink. It has its table's name, because the database has the marks of all plays, by their sinks."""
-    return _POSTGRES.format(conninfo=stage.postgres.tcp, table=table)
 
 
 @contextmanager
