@@ -47,7 +47,11 @@ class DeltaTarget(ConformanceTarget):
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove files that no entry names, as VACUUM does."""
         root, lost = self._root(folder), tuple(f"{committable.txn.id}." for committable in committables)
-        listed = root.listed(deep=True) if isinstance(root, ObjectPath) else glob("**/*.parquet", root_dir=root)
+        listed = (
+            root.listed(deep=True)
+            if isinstance(root, ObjectPath)
+            else glob("**/*.parquet", root_dir=root, recursive=True)
+        )
         for name in listed:
             if name.rpartition("/")[2].startswith(lost):
                 (root / name).unlink()

@@ -61,9 +61,11 @@ class IcebergOptions(BackendOptions):
         return given
 
     @model_validator(mode="after")
-    def _has_catalog(self) -> IcebergOptions:
+    def _fits(self) -> IcebergOptions:
         if self.uri is None and "type" not in self.catalog_options:
             raise ValueError("give uri, the catalog's address")
+        if self.keep_snapshots is not None and self.mode == "overwrite_partitions":
+            raise ValueError("leave keep_snapshots out: a batch run expires no snapshots of other runs")
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ __all__ = ["LimitedSqlCatalog", "SinkTable"]
 _BIRTH = -1
 _NO_ACCESS = (exceptions.UnauthorizedError, exceptions.ForbiddenError, exceptions.OAuthError)
 _NO_ANSWER = (SQLAlchemyError, exceptions.RESTError, RequestException, ValidationError)
+_SETTINGS = re.compile("Region|Credential|Profile|Token")
 _CALL_SECONDS = 60
 
 
@@ -285,6 +287,13 @@ class SinkTable:
         except _NO_ACCESS as error:
             fix = "give the job's account the right to load and change the table, then start again"
             raise Fatal(f"the catalog of {name} refuses this account", why=type(error).__name__, next=fix) from None
-        except _NO_ANSWER as error:
-            what = f"the catalog of {name} can't be used"
-            raise Retryable(what, why=type(error).__name__, next="start the job again") from error
+        except Exception as error:
+            kind, what = type(error).__name__, f"the catalog of {name} can't be used"
+            why = f"{kind}: {getattr(error, 'orig', None) or error}".partition("\n")[0]
+            of_aws = type(error).__module__.startswith("botocore.")  # the client of Glue and DynamoDB
+            if of_aws and _SETTINGS.search(kind):
+                fix = "set AWS's region and credentials (AWS_REGION, AWS_PROFILE), then start the job again"
+                raise Fatal(what, why=why, next=fix) from None
+            if of_aws or isinstance(error, _NO_ANSWER):
+                raise Retryable(what, why=why, next="start the job again") from error
+            raise

@@ -273,8 +273,16 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
 @pytest.mark.parametrize(("options", "said"), [
     ({"keys": ["id"]}, "use backend = \"idempotent_upsert\""), ({"uri": None}, "give uri"),
     ({"table": "orders"}, "NAMESPACE.NAME"), ({"warehouse": "gs://bucket/lake"}, "not supported"),
+    ({"mode": "overwrite_partitions", "keep_snapshots": 9}, "leave keep_snapshots out"),
 ])  # fmt: skip
 def test_an_option_that_can_not_be_is_refused_by_name(lake: Lake, options: dict[str, Any], said: str) -> None:
     given = {"uri": lake.uri, "warehouse": lake.warehouse, "table": "shop.orders", **options}
     with pytest.raises(ValidationError, match=said):
         IcebergOptions.model_validate(given)
+
+
+def test_a_catalog_of_aws_without_a_region_is_named(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_CONFIG_FILE", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(Fatal, match="NoRegionError: You must specify a region"):
+        lake.session(uri=None, catalog_options={"type": "glue"}).mark()
