@@ -27,7 +27,7 @@ _OWN = {"azure": (AZURE, own_azurite), "gcs": (GCS, own_fake_gcs), "hdfs": (HDFS
 _OWN |= {"gcs-on-disk": (GCS, partial(own_fake_gcs, "filesystem"))}
 _STARTS = ("claim", "recommit", "sweep")
 _AFTER = ("decide", "commit:lake", "commit:lines", "commit:table", "complete", "return")
-_PREFLIGHT = r"_exactsink((%2F|/)try|-probe)-"
+_PREFLIGHT = r"^(?!DELETE).*_exactsink((%2F|/)try|-probe)-"
 _KILLS = [("open_epoch", "after"), ("vote", "after"), ("decide", "before"), *((point, "after") for point in _AFTER)]
 
 
