@@ -56,7 +56,7 @@ class Runs:
         return self._drivers.start(self.job, **self._how)
 
     def failed(self) -> str:
-        """Run a driver that starts no query again; it ends with the exit code for a later try. Return what it printed."""
+        """Run a driver without restarts; it ends with the exit code for a later try. Return what it printed."""
         text = self.job.read_text().replace("[job]\n", "[job]\nrestarts = 0\n")
         (once := self.job.with_name("once.toml")).write_text(text)
         code, reported = self._drivers.run(once, **self._how)
