@@ -71,7 +71,7 @@ def written(
 
 def amiss(folder: Path, cloud: Cloud) -> tuple[Mapping[str, Any], list[str]]:
     """Compare every row of every sink with the source; list what is left behind."""
-    for name in cloud.names():
+    for name in (name for name in cloud.names() if name.partition("/")[0] != "checkpoint"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((cloud.aside / name).read_bytes())
     return wrong_rows(folder, {}), leftovers(folder)
