@@ -35,13 +35,11 @@ _CONNECTOR_CONF = """
 "spark.hadoop.fs.gs.impl" = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
 "spark.hadoop.fs.AbstractFileSystem.gs.impl" = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS"
 "spark.hadoop.fs.gs.block.size" = 67108864
-"spark.hadoop.fs.gs.rewrite.max.chunk.size" = 536870912
 "spark.hadoop.fs.gs.outputstream.buffer.size" = 8388608
 "spark.hadoop.fs.gs.inputstream.inplace.seek.limit" = 8388608
 "spark.hadoop.fs.gs.inputstream.min.range.request.size" = 2097152
 "spark.hadoop.fs.gs.auth.service.account.enable" = false
 "spark.hadoop.fs.gs.auth.null.enable" = true
-"spark.hadoop.fs.gs.project.id" = "tests"
 """
 _STARTS = ("claim", "recommit", "sweep")
 _AFTER = ("decide", "commit:lake", "commit:lines", "commit:table", "complete", "return")
