@@ -45,6 +45,7 @@ def test_preflight_says_what_to_do(
     assert SECRET not in found.message
 
 
+@pytest.mark.usefixtures("lake")
 def test_an_address_that_does_not_answer_is_named_and_may_answer_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with pytest.raises(Retryable) as away:
