@@ -19,6 +19,7 @@ from exactsink.toolkit.storage import (
     create_file,
     file_names,
     file_sha256,
+    is_away,
     path_of,
     remove_files,
     replace_file,
@@ -33,6 +34,7 @@ __all__ = [
     "explained",
     "foreign_file",
     "hidden",
+    "raise_if_away",
     "remedy",
     "root_of",
     "tried",
@@ -201,6 +203,13 @@ def explained(root: str) -> Iterator[None]:
         if fix := remedy(error, root, _STORE_REMEDIES if in_store else _REMEDIES):
             raise Fatal(what, why=why, next=fix) from error
         raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error
+
+
+def raise_if_away(error: OSError, root: object, fix: str) -> None:
+    """Raise Retryable if the store can't answer now: a preflight does not refuse a job for that."""
+    if is_away(error):
+        what, again = f"the target can't be written: {root}", "start the job again, nothing is lost; if it fails again"
+        raise Retryable(what, why=error.strerror or str(error), next=f"{again}, {fix}") from error
 
 
 def remedy(error: OSError, root: str, known: Mapping[int, str] = _REMEDIES) -> str:

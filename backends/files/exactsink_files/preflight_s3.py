@@ -13,9 +13,7 @@ __all__ = ["lifecycle_problems", "remedy_of"]
 
 _DAY = 86_400
 _NO_RULES = frozenset({"NoSuchLifecycleConfiguration", "NoSuchLifecycle"})
-_ELSEWHERE = frozenset(
-    {"PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"}
-)
+_ELSEWHERE = ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 _CREDENTIALS = frozenset({"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "403"})
 _GIVE = (
     "give the environment's keys, a profile or a role these rights for {root}: s3:ListBucket, s3:GetObject, "

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterator
 
 from exactsink.contract import Finding, JobContext
+from exactsink_files.places import raise_if_away
 from exactsink_files.stores import Store
 from exactsink_files.votes import Part
 
@@ -66,12 +67,10 @@ def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
 
 
 def _refused(own: Store, error: OSError, root: str) -> Finding:
-    """Return the finding for a refusal by the store."""
-    fix = own.refused(error, root)
-    if error.errno == errno.ENODEV:
-        fix = "make the bucket, or set another path"
-    elif error.errno == errno.ENOSYS:
-        fix = own.root.instead("that has this call")
+    """Return the finding for a refusal by the store. Raises Retryable if the store can't answer now."""
+    fixes = {errno.ENODEV: "make the bucket, or set another path", errno.ENOSYS: own.root.instead("that has this call")}
+    raise_if_away(error, root, own.refused(error, root))
+    fix = fixes.get(error.errno or 0) or own.refused(error, root)
     return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
 
 

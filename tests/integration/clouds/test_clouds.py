@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, JobContext, Lost, Retryable, Unknown
+from exactsink.contract import AlreadyCommitted, Committed, Committer, Fatal, JobContext, Lost, Retryable, Unknown
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.objects import ObjectStore
 from exactsink.toolkit.storage import ObjectPath, store_findings
@@ -271,18 +271,34 @@ def test_a_file_of_many_parts_keeps_its_bytes(cloud: Cloud, monkeypatch: pytest.
     assert (cloud.lines(), cloud.left()) == (text, [])
 
 
-@buckets
+@everywhere
 def test_an_epoch_of_four_files_takes_so_many_requests(cloud: Cloud) -> None:
-    cloud.two_files()[0].check()
-    counted = cloud.set(Counted())
-    sink, voted = cloud.two_files(participants=2)
-    tasks = len(counted.sent)
-    sink.commit_marked(EPOCH, voted)
-    assert (tasks, len(counted.sent) - tasks) == REQUESTS[cloud.kind.scheme]
+    sink, parts = cloud.sink(partition_by=["day"], **TEXT), [rows((f"{n}", 1), (f"{n}", 2), schema=DAYS) for n in "ab"]
+    assert sink.check(DAYS) == []
+    sent = cloud.set(Counted()).sent
+
+    def run(committer: Committer, epoch: int) -> tuple[int, int]:
+        """Make a driver's calls in an epoch, and its tasks'; return the requests of tasks and driver."""
+        sent.clear()
+        if committer.mark() is None:
+            committer.put_birth()
+        ticket = committer.open_epoch(epoch, DAYS, None)
+        opened = len(sent)
+        voted = [sink.write(epoch, number, ticket, part) for number, part in enumerate(parts)]
+        tasks = len(sent) - opened
+        committer.mark()
+        assert kinds(committer.commit(epoch, voted)) == [Committed, Committed]
+        assert list(committer.in_doubt()) == []
+        committer.trim_marks()
+        return tasks, len(sent) - tasks
+
+    found = sink.with_committer(lambda committer: tuple(run(committer, EPOCH + n) for n in range(3)))
+    assert found == (*REQUESTS[cloud.kind.scheme], REQUESTS[cloud.kind.scheme][1])
 
 
-REQUESTS = {"az": (15, 18), "gs": (9, 17)}
-"""Of tasks and driver, the sink's birth and its first mark with them."""
+REQUESTS = {"az": ((12, 31), (12, 19)), "gs": ((4, 32), (4, 18)), "s3": ((12, 29), (12, 16))}
+REQUESTS |= {"webhdfs": ((8, 53), (8, 40))}
+"""Of a job's first epoch, and of each later one. `webhdfs`: to the NameNode."""
 
 
 @pytest.mark.parametrize("fault", ["lost", "undone", "slow"])
@@ -346,6 +362,22 @@ def test_preflight_tries_the_store_and_leaves_nothing(
     expected = [] if wrong == "nothing" or (wrong, cloud.kind.scheme) == ("pause", "gs") else [fixes[wrong]]
     assert [fix for fix in expected if fix not in found[0].fix] == []
     assert (len(found), cloud.names()) == (len(expected), [])
+
+
+@everywhere
+@pytest.mark.parametrize("away", [503, 429, None])
+def test_a_preflight_that_meets_a_store_that_is_away_is_tried_again_later(
+    cloud: Cloud, monkeypatch: pytest.MonkeyPatch, away: int | None
+) -> None:
+    monkeypatch.setattr("exactsink.toolkit.storage.cloud_files._PAUSES", (0.01,) * 5)
+    monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    place = ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True)
+    sink = cloud.sink()
+    cloud.set(Gives(Answer.error(away, "SlowDown") if away else None))
+    for check in (sink.check, lambda: list(store_findings(place, "the journal", "", large=True))):
+        with pytest.raises(Retryable, match="can't be written"):
+            check()
 
 
 RULES: dict[str, tuple[dict[str, Any], int]] = {

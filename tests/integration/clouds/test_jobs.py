@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,30 @@ from tests.integration.clouds.cloud import AZURE, GCS, HDFS, Cloud, Kind
 from tests.servers.azurite import own_azurite
 from tests.servers.fake_gcs import own_fake_gcs
 from tests.servers.hdfs import own_hdfs
+from tests.servers.kafka_jars import JarSet
 from tests.servers.s3_rules import SlowDown, Trap
+from tests.servers.s3a_jars import s3a_jars
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
 _OWN = {"azure": (AZURE, own_azurite), "gcs": (GCS, own_fake_gcs), "hdfs": (HDFS, own_hdfs)}
 _OWN |= {"gcs-on-disk": (GCS, partial(own_fake_gcs, "filesystem"))}
+_CONNECTOR = JarSet(
+    "gcs-connector-hadoop3-2.2.26", ("com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26:shaded",), alone=True
+)
+_CONNECTOR_CONF = """
+"spark.hadoop.fs.gs.impl" = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
+"spark.hadoop.fs.AbstractFileSystem.gs.impl" = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS"
+"spark.hadoop.fs.gs.block.size" = 67108864
+"spark.hadoop.fs.gs.outputstream.buffer.size" = 8388608
+"spark.hadoop.fs.gs.inputstream.inplace.seek.limit" = 8388608
+"spark.hadoop.fs.gs.inputstream.min.range.request.size" = 2097152
+"spark.hadoop.fs.gs.auth.service.account.enable" = false
+"spark.hadoop.fs.gs.auth.null.enable" = true
+"""
 _STARTS = ("claim", "recommit", "sweep")
 _AFTER = ("decide", "commit:lake", "commit:lines", "commit:table", "complete", "return")
+_PREFLIGHT = r"^(?!DELETE).*_exactsink((%2F|/)try|-probe)-"
 _KILLS = [("open_epoch", "after"), ("vote", "after"), ("decide", "before"), *((point, "after") for point in _AFTER)]
 
 
@@ -37,19 +54,22 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[tuple[Kind, Any]]:
         yield kind, server
 
 
-def written(folder: Path, jvm: WarmJvm, cloud: Cloud, epochs: int) -> tuple[Path, Mapping[str, Any]]:
+def written(
+    folder: Path, jvm: WarmJvm, cloud: Cloud, epochs: int, spark: str = "", checkpoint: str = ""
+) -> tuple[Path, Mapping[str, Any]]:
     """Write a job of so many epochs, and their source; return it, and how its drivers are run."""
     write_source(folder, epochs * PARTICIPANTS)
     way: Mapping[str, str] = cloud.kind.server(cloud.direct.folder, cloud.proxy.port).environment
-    spark = SPARK + "".join(f'"spark.executorEnv.{name}" = "{value}"\n' for name, value in way.items())
+    spark = SPARK + spark + "".join(f'"spark.executorEnv.{name}" = "{value}"\n' for name, value in way.items())
     there = THREE_SINKS.replace("{folder}/l", f"{cloud.url}/l")
     staging = f'staging = "{cloud.url}/checkpoint.exactsink/staging"\n'
-    return write_job(folder, there, staging, TWO_FILES, spark), {"jvm": jvm, "environment": way}
+    job = write_job(folder, there, staging, TWO_FILES, spark, checkpoint)
+    return job, {"jvm": jvm, "environment": way}
 
 
 def amiss(folder: Path, cloud: Cloud) -> tuple[Mapping[str, Any], list[str]]:
     """Compare every row of every sink with the source; list what is left behind."""
-    for name in cloud.names():
+    for name in (name for name in cloud.names() if name.partition("/")[0] != "checkpoint"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes((cloud.aside / name).read_bytes())
     return wrong_rows(folder, {}), leftovers(folder)
@@ -67,10 +87,11 @@ def test_a_job_is_killed_at_each_point_and_answers_are_lost_both_ways(
         drivers.killed(job, Fault(point, edge, "kill", epoch), **how)  # type: ignore[arg-type]
         for start in _STARTS if (point, edge) == ("decide", "after") else ():
             drivers.killed(job, Fault(start, "after", "kill"), **how)
-    slow = cloud.set(SlowDown(rf"(?=.*\.e\d+\.p){cloud.kind.complete}", 1000))  # the preflight has no epoch
     (once := tmp_path / "once.toml").write_text(job.read_text().replace("[job]\n", "[job]\nrestarts = 0\n"))
-    assert drivers.run(once, **how)[0] == Retryable.exit_code, "more of them than repeats get past"
-    cloud.proxy.rules.remove(slow)
+    for where in (rf"(?=.*\.e\d+\.p){cloud.kind.complete}", _PREFLIGHT):
+        slow = cloud.set(SlowDown(where, 1000))
+        assert drivers.run(once, **how)[0] == Retryable.exit_code, "more of them than repeats get past"
+        cloud.proxy.rules.remove(slow)
     cloud.set(SlowDown(cloud.kind.complete, 2))
     drivers.whole(job, **how)
     assert (amiss(tmp_path, cloud), [cut for cut in cuts if not cut.sprung.is_set()]) == (({}, []), [])
@@ -90,3 +111,15 @@ def test_a_store_is_killed_between_the_vote_and_the_commit(
     server.start()
     assert driver.exit_code() == 0, driver.reported
     assert amiss(tmp_path, cloud) == ({}, [])
+
+
+@pytest.mark.parametrize("emulator", ["gcs"], indirect=True)
+def test_a_checkpoint_by_googles_connector_outlives_its_driver(tmp_path: Path, drivers: Drivers, cloud: Cloud) -> None:
+    conf = f'{_CONNECTOR_CONF}"spark.hadoop.fs.gs.storage.root.url" = "http://127.0.0.1:{cloud.direct.port}/"\n'
+    with closing(WarmJvm(tmp_path / "jvm", "--jars", s3a_jars(_CONNECTOR))) as jvm:
+        job, how = written(tmp_path, jvm, cloud, 3, conf, f"{cloud.url}/checkpoint")
+        drivers.killed(job, Fault("decide", "after", "kill", 1), **how)
+        assert {"checkpoint/offsets/1", "checkpoint/commits/0"} <= set(cloud.names())
+        drivers.whole(job, **how)
+    assert amiss(tmp_path, cloud) == ({}, [])
+    assert "checkpoint/commits/2" in cloud.names()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, JobContext, Lost
+from exactsink.contract import AlreadyCommitted, Committed, JobContext, Lost, Retryable
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.snapshots import snapshot
 from tests.integration.files_s3.lake import Lake
@@ -27,7 +27,6 @@ from tests.unit.files_sink import DAYS, EPOCH, SCHEMA, files
         ({"bucket": "nobody-has-this-one"}, "the bucket does not exist", "make the bucket"),
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "signature", "AWS_PROFILE"),
         ({"AWS_ACCESS_KEY_ID": "", "endpoint_url": "http://127.0.0.1:9/"}, "credentials", "AWS_PROFILE"),
-        ({"endpoint_url": "http://127.0.0.1:9"}, "", "endpoint_url"),
     ],
 )
 def test_preflight_says_what_to_do(
@@ -44,6 +43,14 @@ def test_preflight_says_what_to_do(
     assert message in found.message
     assert fix in found.fix
     assert SECRET not in found.message
+
+
+@pytest.mark.usefixtures("lake")
+def test_an_address_that_does_not_answer_is_named_and_may_answer_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(Retryable) as away:
+        files("s3://bucket/lake", endpoint_url="http://127.0.0.1:9").check()  # type: ignore[arg-type]
+    assert "check the store, and endpoint_url" in away.value.next
 
 
 SIX_DAYS = {"Status": "Enabled", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}

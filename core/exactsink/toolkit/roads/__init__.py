@@ -2,13 +2,7 @@
 
 from exactsink.toolkit.roads.idempotent import IdempotentBackend, Version
 from exactsink.toolkit.roads.marker import Marker
-from exactsink.toolkit.roads.staged import (
-    Applier,
-    MarkerCommitter,
-    StagedBackend,
-    StagedCommitter,
-    StagingBackend,
-)
+from exactsink.toolkit.roads.staged import Applier, MarkerCommitter, StagedBackend, StagedCommitter, StagingBackend
 
 __all__ = [
     "Applier",

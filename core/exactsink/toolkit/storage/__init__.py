@@ -20,7 +20,7 @@ from exactsink.toolkit.storage.durable import (
 )
 from exactsink.toolkit.storage.object_calls import Upload, s3_pages
 from exactsink.toolkit.storage.object_checks import refused_store, store_findings
-from exactsink.toolkit.storage.object_errors import store_code, store_errors
+from exactsink.toolkit.storage.object_errors import is_away, store_code, store_errors
 from exactsink.toolkit.storage.object_file import ObjectFile
 from exactsink.toolkit.storage.objects import AnyPath, Lack, ObjectPath, is_object_url, object_scheme, path_of
 
@@ -38,6 +38,7 @@ __all__ = [
     "file_names",
     "file_sha256",
     "file_times",
+    "is_away",
     "is_object_url",
     "make_folder",
     "new_file",

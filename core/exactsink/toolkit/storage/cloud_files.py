@@ -21,6 +21,7 @@ from requests import Session
 from requests.adapters import HTTPAdapter
 
 from exactsink.toolkit.storage.object_calls import ObjectInfo
+from exactsink.toolkit.storage.object_errors import AWAY
 
 __all__ = ["CONNECT_SECONDS", "LIBRARY_FAILED", "READ_SECONDS", "CloudFiles", "session"]
 
@@ -28,7 +29,6 @@ CONNECT_SECONDS, READ_SECONDS = 20, 120
 LIBRARY_FAILED = 0
 """The status of a request that got no answer."""
 _PAUSES = (0.1, 0.2, 0.4, 0.8, 1.6)
-_AGAIN = frozenset({LIBRARY_FAILED, 408, 429, 500, 502, 503, 504})
 _REFUSED = frozenset({401, 403})
 _IN_MEMORY = 32 * 2**20
 _CONNECTIONS = 32
@@ -99,7 +99,7 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             except Exception as error:
                 if (said := self.said(error)) is None:
                     raise
-                pause = next(pauses, None) if said[0] in _AGAIN else None
+                pause = next(pauses, None) if said[0] in AWAY else None
                 if pause is None:
                     raise self._as_os_error(error, *said) from error
             time.sleep(pause)
@@ -116,7 +116,8 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
             raised = FileExistsError(errno.EEXIST, text)
         else:
             raised = OSError(errno.EIO, f"{type(error).__name__}: {text}")
-        raised.response = {"Error": {"Code": code}}  # type: ignore[attr-defined]  # for `store_code`
+        # For `store_code` and `is_away`.
+        raised.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}  # type: ignore[attr-defined]
         return raised
 
     @classmethod

@@ -54,6 +54,8 @@ _DISK_FIX = "check that its disk is mounted, has free space and lets this user w
 _NAMES_FIX = "use shorter names: a shorter path, or partition columns with shorter values"
 _RIGHTS_FIX = "run driver and executors as one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
 
+_GIVE = "give the process credentials that may read, list, write and delete there (AWS_*, AZURE_*, GOOGLE_*, role)"
+
 _NOT_MINE = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS})
 
 
@@ -78,16 +80,10 @@ def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
 
 def _of_store(error: OSError) -> tuple[type[Retryable | Fatal], str]:
     if isinstance(error, PermissionError):
-        return (
-            Fatal,
-            "give the process credentials that may read, list, write and delete there (AWS_*, AZURE_*, GOOGLE_*, role)",
-        )
+        return Fatal, _GIVE
     if error.errno == errno.ENODEV:
         return Fatal, "make the bucket, or correct the URL"
-    return (
-        Retryable,
-        "check that the store answers, and its address (AWS_ENDPOINT_URL, AZURE_STORAGE_*)",
-    )
+    return Retryable, "check that the store answers, and its address (AWS_ENDPOINT_URL, AZURE_STORAGE_*)"
 
 
 def new_file(path: Path, *, buffering: int = -1, rights: int | None = None) -> BinaryIO:

@@ -106,9 +106,7 @@ def uploads(fs: AbstractFileSystem, url: str, *, everywhere: bool) -> list[Uploa
         pages = s3_pages(fs.call_s3, "list_multipart_uploads", Bucket=bucket, Prefix=asked)
         listed = [each for page in pages for each in page.get("Uploads", ()) if each["Key"].startswith(prefix)]
         if listed:
-            return [
-                Upload(each["Key"][len(prefix) :], each["UploadId"], each["Initiated"].timestamp()) for each in listed
-            ]
+            return [Upload(e["Key"][len(prefix) :], e["UploadId"], e["Initiated"].timestamp()) for e in listed]
     return []
 
 

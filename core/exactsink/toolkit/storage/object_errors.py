@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
-__all__ = ["is_taken", "store_code", "store_errors"]
+__all__ = ["AWAY", "is_away", "is_taken", "store_code", "store_errors"]
 
-_LIBRARIES = frozenset(
-    [
-        *("adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google"),
-        *("paramiko", "requests", "s3fs", "urllib3"),
-    ]
+AWAY = frozenset({0, 408, 429, 500, 502, 503, 504})
+"""The statuses of a store that can't answer now; 0 stands for no answer."""
+_UNANSWERED = (
+    *("ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError", "HTTPException"),
+    *("NoValidConnectionsError", "ResponseParserError", "TimeoutError", "gaierror"),
 )
-_NO_CREDENTIALS = frozenset(
-    [
-        *("CredentialRetrievalError", "NoAuthTokenError", "NoCredentialsError", "PartialCredentialsError"),
-        *("ProfileNotFound", "SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError"),
-    ]
+"""The errors of libraries that got no answer, or only a part of one."""
+_LIBRARIES = (
+    *("adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google"),
+    *("paramiko", "requests", "s3fs", "urllib3"),
+)
+_NO_CREDENTIALS = (
+    *("CredentialRetrievalError", "NoAuthTokenError", "NoCredentialsError", "PartialCredentialsError"),
+    *("ProfileNotFound", "SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError"),
 )
 _REFUSED = frozenset({401, 403})
 _TAKEN = frozenset({"PreconditionFailed", "412"})
@@ -38,7 +42,7 @@ def store_errors(url: str) -> Iterator[None]:
             raise OSError(errno.ENODEV, f"the bucket does not exist: {error}", url) from error
         raise FileNotFoundError(errno.ENOENT, str(error), url) from error
     except OSError as error:
-        if isinstance(error, PermissionError) or _status(error) in _REFUSED:
+        if isinstance(error, PermissionError) or _status(error.__cause__) in _REFUSED:
             text = f"{store_code(error)}: {error}".removeprefix(": ")
             raise PermissionError(errno.EACCES, text, url) from error
         raise
@@ -55,16 +59,28 @@ def is_taken(error: OSError) -> bool:
     return isinstance(error, FileExistsError) or store_code(error) in _TAKEN
 
 
+def is_away(error: OSError) -> bool:
+    """Return whether the store can't answer now, so that the same call may succeed later."""
+    names = {kind.__name__ for each in _causes(error) for kind in type(each).__mro__}
+    return not names.isdisjoint(_UNANSWERED) if (status := _status(error)) is None else status in AWAY
+
+
 def store_code(error: BaseException | None) -> str:
     """Return the store's own code for an error, empty if its library does not keep the code."""
+    return str(_answer(error).get("Error", {}).get("Code", ""))
+
+
+def _status(error: BaseException | None) -> Any:
+    return _answer(error).get("ResponseMetadata", {}).get("HTTPStatusCode")
+
+
+def _answer(error: BaseException | None) -> Mapping[str, Any]:
+    """Return the store's answer that an error stands for, empty if its library keeps none."""
+    answers = (getattr(each, "response", None) for each in _causes(error))
+    return next((found for found in answers if isinstance(found, dict)), {})
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        response = getattr(error, "response", None)
-        if isinstance(response, dict) and "Error" in response:
-            return str(response["Error"].get("Code", ""))
+        yield error
         error = error.__cause__
-    return ""
-
-
-def _status(error: BaseException) -> int:
-    response = getattr(error.__cause__, "response", None)
-    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(response, dict) else 0
