@@ -50,18 +50,12 @@ class GoProgram:
             "CGO_ENABLED": "0",
         }
         scratch.mkdir(exist_ok=True)
+        command = [_go(scratch), "install", f"{self.package}@{self.version}"]
         done = subprocess.run(
-            [_go(scratch), "install", f"{self.package}@{self.version}"],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_BUILT_WITHIN,
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILT_WITHIN
         )
         if done.returncode != 0:
-            raise RuntimeError(
-                f"{self.name} could not be built:\n{done.stderr[-3000:]}\ncheck the network, then try again"
-            )
+            raise RuntimeError(f"{self.name} was not built; check the network, then try again:\n{done.stderr[-3000:]}")
         (scratch / "bin").rename(folder)
         shutil.rmtree(scratch)
 
