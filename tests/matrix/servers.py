@@ -124,7 +124,7 @@ SERVERS: Mapping[str, Server] = {
         {"kit": ("tests/plugins/test_redis.py",)},
     ),
     "SQLite": Server(
-        "", ("",), lambda _: sqlite3.sqlite_version, {"kit": (_KIT, "-k", "IdempotentUpsert"), "job": (_INIT,)}
+        "", ("",), lambda _: sqlite3.sqlite_version, {"kit": (_KIT, "-k", "StagedUpsert or Direct"), "job": (_INIT,)}
     ),
 }
 

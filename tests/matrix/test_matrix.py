@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,8 @@ def test_all_parts_are_there() -> None:
     of_servers = [part for server in SERVERS.values() for part in server.parts.values()]
     named = [word.partition("::")[0] for part in [*PARTS.values(), *of_servers] for word in part if ".py" in word]
     assert [path for path in named if not (ROOT / path).exists()] == []
+    kits = [server.parts["kit"] for server in SERVERS.values()]
+    assert [w for path, *k in kits for w in re.findall(r"[A-Z]\w+", str(k)) if w not in (ROOT / path).read_text()] == []
 
 
 def test_each_release_can_be_had_and_the_page_of_versions_names_what_has_no_result() -> None:

@@ -6,7 +6,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import tempfile
 import venv
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,32 +39,25 @@ class GoProgram:
         return folder / self.name
 
     def _build(self, folder: Path) -> None:
-        with tempfile.TemporaryDirectory(prefix="exactsink-go-") as scratch:
-            environment = {
-                **{name: value for name, value in os.environ.items() if not name.startswith("GO") or name == "GOPROXY"},
-                "GOBIN": str(Path(scratch, "bin")),
-                "GOPATH": str(Path(scratch, "path")),
-                "GOCACHE": str(Path(scratch, "cache")),
-                "GOFLAGS": "-modcacherw",
-                "GOTOOLCHAIN": "local",
-                "CGO_ENABLED": "0",
-            }
-            command = [_go(Path(scratch)), "install", f"{self.package}@{self.version}"]
-            done = subprocess.run(
-                command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=_BUILT_WITHIN,
-            )
-            if done.returncode != 0:
-                raise RuntimeError(
-                    f"{self.name} could not be built:\n{done.stderr[-3000:]}\ncheck the network, then try again"
-                )
-            new = Path(tempfile.mkdtemp(prefix=f"{folder.name}.new-", dir=folder.parent))
-            shutil.copy2(Path(scratch, "bin", self.name), new)
-            new.rename(folder)
+        scratch = folder.with_name(f"{folder.name}.build")  # if the build is too slow, the next one goes on from here
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("GO") or name == "GOPROXY"},
+            "GOBIN": str(scratch / "bin"),
+            "GOPATH": str(scratch / "path"),
+            "GOCACHE": str(scratch / "cache"),
+            "GOFLAGS": "-modcacherw",
+            "GOTOOLCHAIN": "local",
+            "CGO_ENABLED": "0",
+        }
+        scratch.mkdir(exist_ok=True)
+        command = [_go(scratch), "install", f"{self.package}@{self.version}"]
+        done = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILT_WITHIN
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"{self.name} was not built; check the network, then try again:\n{done.stderr[-3000:]}")
+        (scratch / "bin").rename(folder)
+        shutil.rmtree(scratch)
 
 
 def _go(scratch: Path) -> str:

@@ -93,7 +93,8 @@ class PostgresServer(ServerProcess, Postgres):
         made = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         copied = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-d"]
         command: list[str | Path] = [self._programs / "initdb", "-D", self._data, *made]
-        if of is not None:
+        if of is not None:  # a newer pg_basebackup writes a primary_conninfo with options that an older server lacks
+            self._settings["primary_conninfo"] = of.conninfo()
             command = [client("pg_basebackup", self._programs), "-D", self._data, *copied, of.conninfo()]
         self._prepare(command)
 
