@@ -65,29 +65,18 @@ def test_a_row_has_one_digest_however_it_travels(spark: SparkSession, tmp_path: 
     ]
 
 
+AT, LATER = "timestamp'2026-01-01 00:00:00.000001'", "timestamp'2026-01-01 00:00:00.000002'"
 PAIRS = {
     "NULL in another column": ("a INT, b INT", "NULL, 1", "1, NULL"),
     "NULL in a list": ("a ARRAY<INT>", "array(1, NULL)", "array(1)"),
     "NULL elsewhere in a list": ("a ARRAY<INT>", "array(NULL, 1)", "array(1, NULL)"),
     "no list, and an empty one": ("a ARRAY<INT>", "NULL", "array()"),
-    "NULL in a struct": (
-        "a STRUCT<x: INT, y: INT>",
-        "named_struct('x', 1, 'y', NULL)",
-        "named_struct('x', NULL, 'y', 1)",
-    ),
+    "NULL in a struct": ("a STRUCT<x: INT, y: INT>", "struct(1 AS x, NULL AS y)", "struct(NULL AS x, 1 AS y)"),
     "no struct, and one of NULLs": ("a STRUCT<x: INT>", "NULL", "named_struct('x', NULL)"),
     "the sign of zero": ("a DOUBLE", "-0.0D", "0.0D"),
     "the sign of a float's zero in a list": ("a ARRAY<FLOAT>", "array(-0.0F)", "array(0.0F)"),
-    "a microsecond beside a map": (
-        "t TIMESTAMP, m MAP<STRING, INT>",
-        "timestamp'2026-01-01 00:00:00.000001', map('a', 1)",
-        "timestamp'2026-01-01 00:00:00.000002', map('a', 1)",
-    ),
-    "a microsecond in a map": (
-        "m MAP<STRING, TIMESTAMP>",
-        "map('a', timestamp'2026-01-01 00:00:00.000001')",
-        "map('a', timestamp'2026-01-01 00:00:00.000002')",
-    ),
+    "a microsecond beside a map": ("t TIMESTAMP, m MAP<STRING, INT>", f"{AT}, map('a', 1)", f"{LATER}, map('a', 1)"),
+    "a microsecond in a map": ("m MAP<STRING, TIMESTAMP>", f"map('a', {AT})", f"map('a', {LATER})"),
     "a key's NULL": ("m MAP<STRING, INT>", "map('a', NULL)", "map()"),
     "values that changed their keys": ("m MAP<STRING, INT>", "map('a', 1, 'b', 2)", "map('a', 2, 'b', 1)"),
     "where a list ends": ("a ARRAY<INT>, b ARRAY<INT>", "array(1), array(2, 3)", "array(1, 2), array(3)"),

@@ -2,51 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing
+from typing import Any
 
 import pytest
 
 from exactsink.testing import Runner
-from tests.servers.kafka import Kafka, shared_kafka
-from tests.servers.mariadb import MariaDB, shared_mariadb
-from tests.servers.postgres import Postgres, shared_postgres
+from tests.servers.kafka import shared_kafka
+from tests.servers.mariadb import shared_mariadb
+from tests.servers.postgres import shared_postgres
 from tests.servers.s3 import S3, bucket_on, shared_s3
 
 
-@pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
-    """The Kafka that all workers of this run share: make topics and transactional ids, and leave the broker alone."""
-    with shared_kafka(tmp_path_factory.getbasetemp()) as server:
-        yield server
+def _shared(start: Callable[..., AbstractContextManager[Any]], *release: str) -> Any:
+    """Make a fixture of the server that all workers of this run share: use your own part of it, and leave it alone."""
+
+    @pytest.fixture(scope="session")
+    def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+        with start(tmp_path_factory.getbasetemp(), *release) as running:
+            yield running
+
+    return server
 
 
-@pytest.fixture(scope="session")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
-    """The MariaDB that all workers of this run share: make databases, and leave the server alone."""
-    with shared_mariadb(tmp_path_factory.getbasetemp()) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """The PostgreSQL that all workers of this run share: make databases, and leave the server alone."""
-    with shared_postgres(tmp_path_factory.getbasetemp()) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def newest_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    """PostgreSQL 18 beside it, shared as `postgres` is: temporal keys, virtual generated columns, NOT ENFORCED."""
-    with shared_postgres(tmp_path_factory.getbasetemp(), "18") as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    """The S3 server that all workers of this run share: make buckets, and leave the server alone."""
-    with shared_s3(tmp_path_factory.getbasetemp()) as server:
-        yield server
+kafka = _shared(shared_kafka)
+mariadb = _shared(shared_mariadb)
+postgres = _shared(shared_postgres)
+newest_postgres = _shared(shared_postgres, "18")  # temporal keys, virtual generated columns, NOT ENFORCED
+s3 = _shared(shared_s3)
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from exactsink.contract import Mark
+from exactsink.testing import Session
 
 _STEPS = ("link", "rename", "replace", "unlink", "rmdir", "mkdir", "fsync", "stat", "lstat", "pathconf", "scandir")
 
@@ -85,3 +88,13 @@ def each_step(run: Callable[[int], list[int]], least: int) -> None:
         if not run(nth):
             assert nth > least
             return
+
+
+def one_binds(root: Path, nth: int, then: str, one: Session, two: Session) -> list[int]:
+    """Bind a folder at the nth step of another journal's own try, which may die there. Return the steps: one binds."""
+    found: list[Mark] = []
+    action = kill if then == "dies" else lambda: found.append(two.put_birth())
+    with at_step(root, nth, action) as ran, suppress(Killed):
+        found.append(one.put_birth())
+    assert len({*found, two.put_birth(), one.put_birth()}) == 1
+    return ran

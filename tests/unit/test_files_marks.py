@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.unit.files_sink import EPOCH, TEXT, Files, files, lines, marks, temps, two_files, visible
-from tests.unit.os_faults import Killed, around, at_step, each_step, kill
+from tests.unit.os_faults import Killed, around, at_step, each_step, kill, one_binds
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, LineageError, Lost, Mark, Retryable, Unknown
 from exactsink_files.marks import FolderMark
@@ -246,13 +246,6 @@ def test_a_damaged_mark_is_neither_taken_nor_passed_over(tmp_path: Path, damaged
 def test_of_two_journals_at_any_step_one_binds_the_folder(tmp_path: Path, then: str) -> None:
     def run(nth: int) -> list[int]:
         root = tmp_path / str(nth)
-        one, two = (of(files(root, **TEXT), lineage) for lineage in ("L1", "L2"))
-        found: list[Mark] = []
-        action = kill if then == "dies" else lambda: found.append(two.put_birth())
-        with at_step(root, nth, action) as ran, suppress(Killed):
-            found.append(one.put_birth())
-        found += [two.put_birth(), one.put_birth()]
-        assert len(set(found)) == 1
-        return ran
+        return one_binds(root, nth, then, *(of(files(root, **TEXT), lineage) for lineage in ("L1", "L2")))
 
     each_step(run, least=8)

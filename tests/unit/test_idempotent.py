@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from tests.unit.keyed_store import SCHEMA, KeyedBackend, keyed, make_store, puts, values
-from tests.unit.os_faults import Killed, at_step, each_step, kill
+from tests.unit.os_faults import Killed, at_step, each_step, kill, one_binds
 
 from exactsink.contract import (
     AlreadyCommitted,
@@ -126,14 +126,8 @@ def test_a_driver_that_dies_or_is_overtaken_at_any_step_changes_nothing(tmp_path
 @pytest.mark.parametrize("then", ["dies", "is overtaken"])
 def test_of_two_journals_at_any_step_one_binds_the_staging_folder(tmp_path: Path, then: str) -> None:
     def run(nth: int) -> list[int]:
-        one, two = (keyed(tmp_path / str(nth), lineage=lineage) for lineage in ("L1", "L2"))
-        found: list[Mark] = []
-        action = kill if then == "dies" else lambda: found.append(two.put_birth())
-        with at_step(tmp_path / str(nth), nth, action) as ran, suppress(Killed):
-            found.append(one.put_birth())
-        found += [two.put_birth(), one.put_birth()]
-        assert len(set(found)) == 1
-        return ran
+        root = tmp_path / str(nth)
+        return one_binds(root, nth, then, *(keyed(root, lineage=lineage) for lineage in ("L1", "L2")))
 
     each_step(run, least=8)
 

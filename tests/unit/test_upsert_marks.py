@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.upsert_sink import Sink, upsert
 
-from exactsink.contract import (
-    AlreadyCommitted,
-    Committed,
-    LineageError,
-    Lost,
-    Mark,
-    Prepared,
-    Retryable,
-    Unknown,
-)
+from exactsink.contract import AlreadyCommitted, Committed, LineageError, Lost, Mark, Prepared, Retryable, Unknown
 from exactsink.toolkit.roads import Applier, Marker, StagedCommitter
 from exactsink_idempotent_upsert.strategies import UpsertApplier
 

@@ -28,19 +28,8 @@ pytestmark = [pytest.mark.proof, pytest.mark.timeout(3600)]
 
 _OWN = {"azure": (AZURE, own_azurite), "gcs": (GCS, own_fake_gcs), "hdfs": (HDFS, own_hdfs)}
 _OWN |= {"gcs-on-disk": (GCS, partial(own_fake_gcs, "filesystem"))}
-_CONNECTOR = JarSet(
-    "gcs-connector-hadoop3-2.2.26", ("com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26:shaded",), alone=True
-)
-_CONNECTOR_CONF = """
-"spark.hadoop.fs.gs.impl" = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem"
-"spark.hadoop.fs.AbstractFileSystem.gs.impl" = "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS"
-"spark.hadoop.fs.gs.block.size" = 67108864
-"spark.hadoop.fs.gs.outputstream.buffer.size" = 8388608
-"spark.hadoop.fs.gs.inputstream.inplace.seek.limit" = 8388608
-"spark.hadoop.fs.gs.inputstream.min.range.request.size" = 2097152
-"spark.hadoop.fs.gs.auth.service.account.enable" = false
-"spark.hadoop.fs.gs.auth.null.enable" = true
-"""
+_GCS = JarSet("gcs-2.2.26", ("com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.26:shaded",), alone=True)
+_PAGE = Path(__file__).parents[3] / "docs/how-to/object-stores.md"
 _STARTS = ("claim", "recommit", "sweep")
 _AFTER = ("decide", "commit:lake", "commit:lines", "commit:table", "complete", "return")
 _PREFLIGHT = r"^(?!DELETE).*_exactsink((%2F|/)try|-probe)-"
@@ -115,8 +104,11 @@ def test_a_store_is_killed_between_the_vote_and_the_commit(
 
 @pytest.mark.parametrize("emulator", ["gcs"], indirect=True)
 def test_a_checkpoint_by_googles_connector_outlives_its_driver(tmp_path: Path, drivers: Drivers, cloud: Cloud) -> None:
-    conf = f'{_CONNECTOR_CONF}"spark.hadoop.fs.gs.storage.root.url" = "http://127.0.0.1:{cloud.direct.port}/"\n'
-    with closing(WarmJvm(tmp_path / "jvm", "--jars", s3a_jars(_CONNECTOR))) as jvm:
+    conf = "".join(line for line in _PAGE.read_text().splitlines(True) if line.startswith('"spark.hadoop.fs.'))
+    for name, value in (("auth.service.account.enable", "false"), ("auth.null.enable", "true")):
+        conf += f'"spark.hadoop.fs.gs.{name}" = {value}\n'
+    conf += f'"spark.hadoop.fs.gs.storage.root.url" = "http://127.0.0.1:{cloud.direct.port}/"\n'
+    with closing(WarmJvm(tmp_path / "jvm", "--jars", s3a_jars(_GCS))) as jvm:
         job, how = written(tmp_path, jvm, cloud, 3, conf, f"{cloud.url}/checkpoint")
         drivers.killed(job, Fault("decide", "after", "kill", 1), **how)
         assert {"checkpoint/offsets/1", "checkpoint/commits/0"} <= set(cloud.names())

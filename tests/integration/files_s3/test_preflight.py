@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from exactsink.contract import AlreadyCommitted, Committed, JobContext, Lost, Retryable
+from exactsink.contract import AlreadyCommitted, Committed, JobContext, Lost
 from exactsink_files.s3 import S3 as Calls
 from exactsink_files.snapshots import snapshot
 from tests.integration.files_s3.lake import Lake
@@ -43,14 +43,6 @@ def test_preflight_says_what_to_do(
     assert message in found.message
     assert fix in found.fix
     assert SECRET not in found.message
-
-
-@pytest.mark.usefixtures("lake")
-def test_an_address_that_does_not_answer_is_named_and_may_answer_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    with pytest.raises(Retryable) as away:
-        files("s3://bucket/lake", endpoint_url="http://127.0.0.1:9").check()  # type: ignore[arg-type]
-    assert "check the store, and endpoint_url" in away.value.next
 
 
 SIX_DAYS = {"Status": "Enabled", "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 6}}

@@ -12,23 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import polars
-import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.table import Table
 
-from exactsink.contract import Committable, Committed, Committer, JobContext
+from exactsink.contract import Committable, Committer, JobContext
 from exactsink.testing import Session
-from exactsink.testing.target import ROWS
 from exactsink_iceberg.backend import IcebergBackend, IcebergOptions
+from tests.integration.delta.tables import epochs as epochs
+from tests.integration.delta.tables import rows as rows
 
 KEY = "exactsink.shop.lake"
 TABLE = "shop.orders"
 os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # else it warns that it is slower so
-
-
-def rows(*ids: int) -> pa.Table:
-    """Make rows as the kit's are."""
-    return pa.table({"id": ids, "kind": ["k" for _ in ids], "amount": [1.0 for _ in ids]}, schema=ROWS)
 
 
 @dataclass
@@ -67,12 +62,6 @@ class Lake:
         if branch == "main":
             assert found == Counter(polars.scan_iceberg(table).collect()["id"].to_list())
         return found
-
-
-def epochs(sink: Session, *numbers: int) -> None:
-    """Write and commit epochs; each has a row with its own number."""
-    for epoch in numbers:
-        assert set(sink.commit(epoch, sink.prepare(epoch, [rows(epoch)]))) == {Committed()}
 
 
 def interrupted(sink: Session, epoch: int, voted: Sequence[Committable], between: Callable[[], object]) -> set[Any]:
