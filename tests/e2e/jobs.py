@@ -39,20 +39,17 @@ options = {{ maxFilesPerTrigger = 1 }}
 """
 TWO_FILES = SOURCE.replace("maxFilesPerTrigger = 1", f"maxFilesPerTrigger = {PARTICIPANTS}")
 """A source whose epochs have a task for each of two files, and so two participants a sink."""
-SINKS = """
-[sinks.lake]
-backend = "files"
-path = "{folder}/lake"
-partition_by = ["kind"]
-
+TABLE = """
 [sinks.table]
 backend = "idempotent_upsert"
 url = "sqlite:///{folder}/table.db"
 table = "rows"
 keys = ["id"]
 columns = ["id", "kind", "amount"]
-create = true
 """
+SINKS = (
+    '\n[sinks.lake]\nbackend = "files"\npath = "{folder}/lake"\npartition_by = ["kind"]\n' + TABLE + "create = true\n"
+)
 LINES = """
 [sinks.lines]
 backend = "files"

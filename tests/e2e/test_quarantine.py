@@ -21,7 +21,7 @@ from exactsink.spark.routes import Passes
 from exactsink.spark.session import read_source
 from exactsink.testing import Fault
 from tests.e2e.drivers import Drivers
-from tests.e2e.jobs import PARTICIPANTS, TWO_FILES, write_job
+from tests.e2e.jobs import PARTICIPANTS, TABLE, TWO_FILES, write_job
 from tests.e2e.kafka_job import KafkaSink
 from tests.e2e.postgres_job import Database
 from tests.e2e.warm_jvm import WarmJvm
@@ -162,16 +162,8 @@ def test_every_row_is_in_its_sink_or_in_its_quarantine_exactly_once(
     _play(tmp_path, drivers, jvm, database, kafka_sink, _FEW)
 
 
-_TWO_TABLES = """
-[sinks.table]
-backend = "idempotent_upsert"
-url = "sqlite:///{folder}/table.db"
-table = "rows"
-keys = ["id"]
-columns = ["id", "kind", "amount"]
-on_bad_row = "quarantine"
-quarantine = "bad"
-
+_TWO_TABLES = TABLE + _QUARANTINED.format(to="bad")
+_TWO_TABLES += """
 [sinks.bad]
 backend = "idempotent_upsert"
 url = "sqlite:///{folder}/bad.db"

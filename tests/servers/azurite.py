@@ -53,15 +53,9 @@ class AzuriteServer(ServerProcess, Azurite):
         super().__init__(Path(tempfile.mkdtemp(prefix="exactsink-azurite-")), self._ports.numbers[0])
 
     def _command(self) -> Sequence[str | Path]:
-        place: list[str | Path] = [
-            "--location",
-            self.folder / "data",
-            "--blobHost",
-            "127.0.0.1",
-            "--blobPort",
-            str(self.port),
-        ]
-        return [_node(), self._program, "--silent", "--disableTelemetry", "--skipApiVersionCheck", *place]
+        quiet = ("--silent", "--disableTelemetry", "--skipApiVersionCheck")
+        place = ("--location", self.folder / "data", "--blobHost", "127.0.0.1", "--blobPort", str(self.port))
+        return [_node(), self._program, *quiet, *place]
 
     def _environment(self) -> Mapping[str, str]:
         return {"PATH": os.environ["PATH"], "HOME": str(self.folder), "AZURITE_ACCOUNTS": f"{_ACCOUNT}:{_KEY}"}

@@ -120,10 +120,10 @@ def test_marks_outlive_a_log_that_is_cleaned(tmp_path: Path) -> None:
     assert read(tmp_path) == Counter([0, 1, 2])
 
 
-def test_a_file_that_waits_is_lost_to_a_vacuum(tmp_path: Path) -> None:
+def test_what_waits_is_lost_to_a_vacuum_and_in_doubt_if_it_was_changed(tmp_path: Path) -> None:
     sink = session(tmp_path)
     sink.put_birth()
-    (lost,) = sink.prepare(0, [rows(1)])
+    lost, changed = (sink.prepare(0, [rows(1)])[0], sink.write(0, 1, sink.open(0, ROWS), rows(2)))
     file = tmp_path / "table" / f"{lost.ref}.0.parquet"
     assert sink.assess(0, [lost]) == [contract.Prepared()]
     os.utime(file, (1, 1))
@@ -132,6 +132,9 @@ def test_a_file_that_waits_is_lost_to_a_vacuum(tmp_path: Path) -> None:
     standing = sink.assess(0, [lost])
     assert sink.commit_marked(0, [lost]) == standing == [contract.Lost(f"{file} is gone")]
     assert [type(outcome) for outcome in sink.commit(0, [lost])] == [contract.Unknown], "nobody has compared its mark"
+    with open(tmp_path / "table" / f"{changed.ref}.0.parquet", "ab") as more:
+        more.write(b"!")
+    assert [type(outcome) for outcome in sink.commit_marked(0, [changed, lost])] == [contract.Unknown] * 2
     assert read(tmp_path) == Counter()
 
 

@@ -18,7 +18,7 @@ from benchmarks.peer_faults.spark_tables import ICEBERG, rows_in_spark
 from pyiceberg.exceptions import CommitFailedException, ForbiddenError
 from pyiceberg.table import Table
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Mark, Unknown
+from exactsink.contract import AlreadyCommitted, Committed, Fatal, Lost, Mark, Retryable, Unknown
 from exactsink.testing.target import ROWS
 from exactsink.toolkit.tabular import table_writer
 from exactsink_iceberg.durable_io import path_at
@@ -192,13 +192,26 @@ def test_who_saw_all_files_and_stalled_adds_none_once_they_are_lost(lake: Lake) 
     assert [type(outcome) for outcome in sink.commit_marked(1, changed)] == [Unknown]
 
 
-def test_a_file_that_the_table_names_is_never_swept(lake: Lake) -> None:
+def test_losers_are_swept_and_what_the_table_names_never_is(lake: Lake) -> None:
     sink = lake.session(partition_by=("kind", "bucket(3, id)"))
     winner = sink.prepare(0, [rows(*range(9))])
+    loser = sink.write(0, 0, sink.open(0, ROWS), rows(1, 2, 3), attempt=9)
     sink.commit(0, winner)
-    (lake.folder / "lake/_exactsink/default.shop.orders" / winner[0].ref).touch()  # a power cut takes its removal back
+    assert [participant.ref for participant in sink.listed()] == [loser.ref]
+    sink.abort(*sink.listed())
+    files = {path.name for path in (lake.folder / "lake").rglob("*.parquet")}
+    assert files == {path_at(voted.path).name for voted in votes_of(winner[0])}
+    record = lake.folder / "lake/_exactsink/default.shop.orders" / winner[0].ref
+    record.touch()  # as when a power cut takes its removal back
     with pytest.raises(Fatal, match="the table names files of"):
         sink.abort(*sink.listed())
+    writer = sink.writer(1, 0, ROWS, sink.open(1, ROWS))
+    writer.write(rows(1).to_batches()[0])
+    record.unlink()
+    sink.abort(*sink.listed())
+    with pytest.raises(Retryable, match="was swept"):
+        writer.pre_commit()
+    writer.abort()
     assert lake.ids() == Counter(range(9))
 
 

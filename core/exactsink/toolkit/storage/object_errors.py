@@ -10,7 +10,7 @@ from typing import Any
 __all__ = ["AWAY", "is_away", "is_taken", "store_code", "store_errors"]
 
 AWAY = frozenset({0, 408, 429, 500, 502, 503, 504})
-"""The statuses of a store that can't answer now; 0 stands for no answer."""
+"""Statuses by which a store says that it can't answer now. 0 means that no answer came."""
 _UNANSWERED = (
     *("ClientConnectionError", "ClientPayloadError", "ConnectionError", "HTTPClientError", "HTTPException"),
     *("NoValidConnectionsError", "ResponseParserError", "TimeoutError", "gaierror"),
@@ -75,7 +75,7 @@ def _status(error: BaseException | None) -> Any:
 
 
 def _answer(error: BaseException | None) -> Mapping[str, Any]:
-    """Return the store's answer that an error stands for, empty if its library keeps none."""
+    """Return the answer of the store that its library keeps in an error. Empty if it keeps none."""
     answers = (getattr(each, "response", None) for each in _causes(error))
     return next((found for found in answers if isinstance(found, dict)), {})
 

@@ -3,6 +3,8 @@
 The modules, in the order that a row passes them: `options` (the files' format), `lines` (the JVM's expressions, and
 rows that can't be written), `folders` (a row's partition folder), `parts` (a row's file, which ends at its size). A
 backend adds the store, and the moment when files get their names.
+
+`table_writer`, `table_committer`, `tables` and `waiting` are for tables that list their own files: Delta and Iceberg.
 """
 
 from exactsink.toolkit.tabular.backend import TabularBackend
