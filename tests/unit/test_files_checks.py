@@ -117,12 +117,15 @@ def test_the_folder_of_a_table_is_refused(tmp_path: Path) -> None:
         assert files(tmp_path / kind).check() == []
         (tmp_path / kind / log / name).touch()
         assert f"is a table of {kind}, which deletes files" in files(tmp_path / kind).check()[0].message
+        with refused(tmp_path / kind / log, "listdir", errno.EIO), pytest.raises(Retryable, match="output error"):
+            files(tmp_path / kind).check()
 
 
 @pytest.mark.parametrize(
     ("call", "code", "message"),
     [
         ("mkdir", errno.EROFS, "can't make a folder: Read-only file system"),
+        ("mkdir", errno.ENOSPC, "can't make a folder: No space left on device"),
         ("fsync", errno.EIO, "can't make a file durably: Input/output error"),
         ("replace", errno.EACCES, "can't replace a file durably: Permission denied"),
         ("link", errno.EXDEV, "can't make a file durably: Invalid cross-device link"),
@@ -132,8 +135,13 @@ def test_the_folder_of_a_table_is_refused(tmp_path: Path) -> None:
 )
 def test_check_tries_each_call_that_a_commit_makes(tmp_path: Path, call: str, code: int, message: str) -> None:
     with refused(tmp_path, call, code):
+        if code == errno.EIO:
+            with pytest.raises(Retryable, match=message):
+                files(tmp_path).check()
+            return
         (found,) = files(tmp_path).check()
-    assert (found.severity, found.message) == ("error", f"{tmp_path} can't be written: {message}")
+    severity = "warning" if code == errno.ENOSPC else "error"
+    assert (found.severity, found.message) == (severity, f"{tmp_path} can't be written: {message}")
 
 
 def test_check_tries_a_link_from_the_hidden_folder_to_the_root(tmp_path: Path) -> None:

@@ -39,9 +39,8 @@ ALL = (*METRICS, *LIVE_METRICS)
 
 @pytest.fixture
 def metrics() -> Iterator[PrometheusMetrics]:
-    made = PrometheusMetrics(CollectorRegistry())
-    yield made
-    made.close()
+    with closing(PrometheusMetrics(CollectorRegistry())) as made:
+        yield made
 
 
 def scrape(port: int) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -88,9 +88,8 @@ def test_ages_go_on_while_nothing_happens() -> None:
 
 @pytest.fixture
 def metrics() -> Iterator[PrometheusMetrics]:
-    made = PrometheusMetrics(CollectorRegistry())
-    yield made
-    made.close()
+    with closing(PrometheusMetrics(CollectorRegistry())) as made:
+        yield made
 
 
 def healthy(metrics: PrometheusMetrics, folder: Path) -> Scraped:

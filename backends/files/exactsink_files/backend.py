@@ -90,9 +90,7 @@ class FilesOptions(TabularOptions):
     @model_validator(mode="after")
     def _columns_have_names(self) -> FilesOptions:
         if self.format == "csv" and self.on_schema_change == "add_columns":
-            raise ValueError(
-                'CSV has columns by position, so readers would misread new ones: set on_schema_change = "allow"'
-            )
+            raise ValueError('CSV has columns by position, so readers misread new ones: set on_schema_change = "allow"')
         return self
 
     @model_validator(mode="after")
@@ -163,8 +161,7 @@ class FilesBackend(TabularBackend):
     @property
     def servers(self) -> tuple[str, ...]:
         """Return the address of an S3 server that is set and reached without a proxy; its library tries for 20 s."""
-        environ = os.environ
-        given = self.options.endpoint_url or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
+        given = self.options.endpoint_url or os.getenv("AWS_ENDPOINT_URL_S3") or os.getenv("AWS_ENDPOINT_URL")
         if not self.options.in_s3 or not given or getproxies():
             return ()
         url = urlsplit(given)

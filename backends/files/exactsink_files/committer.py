@@ -38,6 +38,8 @@ from exactsink_files.votes import VotedFiles, own_txn
 
 __all__ = ["FilesCommitter"]
 
+_TEXTS = (pa.string(), pa.large_string())
+
 
 class FilesCommitter(Committer):
     """Commit files in their place. Marks before and after it prove which files were committed."""
@@ -60,9 +62,12 @@ class FilesCommitter(Committer):
 
     def check(self, schema: pa.Schema, participants: int | None) -> Iterable[Finding]:
         yield from self._problems(schema)
-        yield from self._place.problems(self._ctx)
-        yield from table_findings(self._place.root)
-        texts = [each.name for each in schema if each.name in self._exact_folders and _is_text(each.type)]
+        found = list(self.check_target(participants))
+        yield from found
+        if not any(finding.severity == "error" for finding in found):
+            with explained(self._root):
+                yield from table_findings(self._place.root)
+        texts = [each.name for each in schema if each.name in self._exact_folders and each.type in _TEXTS]
         if texts and self._place.folds:
             yield Finding(
                 "error",
@@ -73,7 +78,8 @@ class FilesCommitter(Committer):
             )
 
     def check_target(self, participants: int | None) -> Iterable[Finding]:
-        yield from self._place.problems(self._ctx)
+        with explained(self._root):
+            yield from self._place.problems(self._ctx)
 
     def open_epoch(self, epoch: int, schema: pa.Schema, participants: int | None) -> bytes:
         """Make the folders. Idempotent. They are durable when it returns, also if another process made them."""
@@ -148,9 +154,8 @@ class FilesCommitter(Committer):
         if proven := self._proven_since(epoch, final):
             self._marks.sync()
             final |= proven
-        self._place.drop(
-            [votes[n] for n, outcome in final.items() if isinstance(outcome, Committed | AlreadyCommitted)]
-        )
+        ended = [votes[n] for n, outcome in final.items() if isinstance(outcome, Committed | AlreadyCommitted)]
+        self._place.drop(ended)
         return list(final.values())
 
     def _proven_since(self, epoch: int, found: Mapping[str, Outcome | Standing]) -> dict[str, AlreadyCommitted]:
@@ -224,10 +229,6 @@ class FilesCommitter(Committer):
 
     def close(self) -> None:
         """Do nothing: the committer holds nothing open."""
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return kind in (pa.string(), pa.large_string())
 
 
 def _outcome(files: Sequence[Outcome]) -> Outcome:

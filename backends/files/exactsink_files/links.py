@@ -41,11 +41,14 @@ class Links(Folders[Path]):
         try:
             self.folds = _tried(places)
         except OSError as error:
-            message = f"{places[-1]} can't be written: {error.strerror or error}"
-            fix = remedy(error, places[-1]) or f"check its free space, its quota and its mount: df -h '{places[-1]}'"
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # a start may free space: it drops waiting files
+            fix = f"free space, or raise the quota: df -h '{places[-1]}'" if full else remedy(error, places[-1])
             if isinstance(error, PermissionError):
                 fix = f"chmod u+rwx '{places[-1]}' as its owner, or set path to another folder"
-            yield Finding("error", message, fix)
+            if not fix:
+                raise
+            message = f"{places[-1]} can't be written: {error.strerror or error}"
+            yield Finding("warning" if full else "error", message, fix)
 
     def prepare(self) -> None:
         folder = temp_root(self._root)

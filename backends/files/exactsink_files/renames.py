@@ -31,13 +31,11 @@ class Renames(Folders[ObjectPath]):
 
     def problems(self, ctx: JobContext) -> Iterator[Finding]:
         try:
-            lack = self._tried()
+            if lack := self._tried():
+                yield Finding("error", f"{self.root} can't be used: {lack.why}", lack.fix)
         except OSError as error:
             raise_if_away(error, self.root, self._fs.fix)
             yield Finding("error", f"{self.root} can't be used: {error.strerror or error}", self._fs.fix)
-            return
-        if lack is not None:
-            yield Finding("error", f"{self.root} can't be used: {lack.why}", lack.fix)
 
     def _tried(self) -> Lack | None:
         """Make each call that a commit makes; return a call that the server lacks, if any."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -68,6 +69,20 @@ class Counted:
 
     def answer(self, request: str, ask: Ask) -> Answer | None:
         raise AssertionError
+
+
+class Gives:
+    """Answers the requests that a pattern is found in, in the store's place; cuts their connections without one."""
+
+    def __init__(self, given: Answer | None, pattern: str = "") -> None:
+        self.given = given
+        self.pattern = pattern
+
+    def concerns(self, request: str) -> bool:
+        return re.search(self.pattern, request) is not None
+
+    def answer(self, request: str, ask: Ask) -> Answer | None:
+        return self.given
 
 
 @dataclass

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import Barrier
 from typing import Any
 
@@ -22,27 +22,13 @@ from exactsink_files.snapshots import snapshot
 from exactsink_files.stores import Store
 from exactsink_files.uploads import identity
 from exactsink_files.votes import VotedFiles
-from tests.integration.clouds.cloud import Cloud, Counted
-from tests.servers.s3_rules import Answer, Ask, SlowDown, Trap
+from tests.integration.clouds.cloud import Cloud, Counted, Gives
+from tests.servers.s3_rules import Answer, SlowDown, Trap
 from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, STANDS, TEXT, files, kinds, lines, rows, swept
 from tests.unit.journals import DRIVER, QUERY, Driver, decided
 
 everywhere = pytest.mark.parametrize("emulator", ["azure", "gcs", "s3", "hdfs"], indirect=True)
 buckets = pytest.mark.parametrize("emulator", ["azure", "gcs"], indirect=True)
-
-
-class Gives:
-    """Answers the requests that a pattern is found in, in the store's place; cuts their connections without one."""
-
-    def __init__(self, given: Answer | None, pattern: str = "") -> None:
-        self.given = given
-        self.pattern = pattern
-
-    def concerns(self, request: str) -> bool:
-        return re.search(self.pattern, request) is not None
-
-    def answer(self, request: str, ask: Ask) -> Answer | None:
-        return self.given
 
 
 @everywhere
@@ -60,25 +46,18 @@ def test_nothing_shows_before_the_commit_and_all_of_it_after(cloud: Cloud) -> No
         assert secret.partition(";")[0] not in "".join(vote.payload.decode() for vote in voted)
 
 
-@pytest.mark.parametrize("done", [True, False])
+ANSWERS = {f"{status} in a row": partial(SlowDown, times=4, status=status) for status in (429, 503)}
+ANSWERS |= {f"lost, {nth}, {done=}": partial(Trap, nth=nth, done=done) for nth in (1, 2) for done in (True, False)}
+
+
 @pytest.mark.parametrize("what", ["complete", "part"])
-@pytest.mark.parametrize("nth", [1, 2])
-def test_a_lost_answer_is_settled(cloud: Cloud, nth: int, what: str, done: bool) -> None:
-    cut = cloud.set(Trap(getattr(cloud.kind, what), nth, done=done))
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_a_call_is_settled_whatever_its_answer(cloud: Cloud, what: str, answer: str) -> None:
+    rule = cloud.set(ANSWERS[answer](getattr(cloud.kind, what)))
     sink, voted = cloud.two_files()
     assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
-    assert cut.sprung.is_set()
+    assert rule.sprung.is_set()
     assert (cloud.lines(), cloud.left()) == (["0", "0"], [])
-
-
-@pytest.mark.parametrize("what", ["complete", "part"])
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_store_that_slows_down_is_asked_again(cloud: Cloud, status: int, what: str) -> None:
-    slow = cloud.set(SlowDown(getattr(cloud.kind, what), 4, status))
-    sink, voted = cloud.two_files()
-    assert kinds(sink.commit_marked(EPOCH, voted))[0] in STANDS
-    assert slow.sprung.is_set()
-    assert cloud.lines() == ["0", "0"]
 
 
 def test_a_sweep_takes_what_is_undecided_and_nobody_elses(cloud: Cloud) -> None:
@@ -306,8 +285,7 @@ def test_a_decision_is_settled_whatever_its_put_answers(cloud: Cloud, fault: str
     place = ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True)
     journal = Driver(ObjectStore(place))
     journal.claim(QUERY, DRIVER)
-    create = cloud.kind.create
-    cloud.set(SlowDown(create, 3) if fault == "slow" else Trap(create, done=fault == "lost"))
+    cloud.set(SlowDown(cloud.kind.create, 3) if fault == "slow" else Trap(cloud.kind.create, done=fault == "lost"))
     journal.decide(decided(0))
     assert Driver(ObjectStore(place)).read().next_epoch == 1
 
@@ -355,8 +333,7 @@ def test_preflight_tries_the_store_and_leaves_nothing(
         cloud.set(Gives(Answer.error(403, "AuthorizationFailure")))
     if wrong == "listing":
         monkeypatch.setattr(ObjectPath, "names", lambda path: [])
-    days = 8 if wrong == "pause" else 7
-    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=days * 86_400)
+    ctx = JobContext("job", "sink", staging="", longest_pause_seconds=(8 if wrong == "pause" else 7) * 86_400)
     found = list(files(url).backend.committer(ctx).check(SCHEMA, None))  # type: ignore[arg-type]
     fixes = {"bucket": "make the bucket", "credentials": "give ", "listing": "itself", "pause": "longest_pause"}
     expected = [] if wrong == "nothing" or (wrong, cloud.kind.scheme) == ("pause", "gs") else [fixes[wrong]]

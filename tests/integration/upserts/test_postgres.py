@@ -79,9 +79,8 @@ class Sink:
 
 @pytest.fixture
 def sink(upserts: str) -> Any:
-    made = Sink(upserts)
-    yield made
-    made.close()
+    with closing(Sink(upserts)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("strategy", ["staged", "direct"])

@@ -36,9 +36,8 @@ def url(postgres: Postgres) -> str:
 
 @pytest.fixture
 def sink(url: str) -> Iterator[Sink]:
-    made = Sink(url)
-    yield made
-    made.close()
+    with closing(Sink(url)) as made:
+        yield made
 
 
 def _rows(*given: tuple[int, str, int | None]) -> pa.Table:

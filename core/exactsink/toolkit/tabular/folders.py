@@ -25,7 +25,7 @@ _LOGS = {"_delta_log": (".json", "Delta"), "metadata": (".metadata.json", "Icebe
 def table_findings(root: AnyPath) -> Iterator[Finding]:
     """Refuse a table's folder: the table's readers skip files that it does not list, and VACUUM deletes them."""
     for log, (end, kind) in _LOGS.items():
-        with suppress(OSError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             if any(name.endswith(end) for name in file_names(root / log)):
                 message = f"{root} is a table of {kind}, which deletes files that it does not name"
                 yield Finding("error", message, f'set backend = "{kind.lower()}", or path to another folder')
