@@ -15,6 +15,7 @@ from exactsink.contract import Retryable
 from exactsink_kafka.group import report_offsets
 from exactsink_kafka.options import KafkaOptions, kafka_python_settings
 from tests.servers.kafka import Kafka
+from tests.servers.kafka_jars import VERSION
 from tests.servers.waiting import wait_until
 
 pytest_plugins = ["tests.servers.fixtures"]
@@ -69,7 +70,7 @@ def test_offsets_of_all_sources_stand_in_the_group_and_move_with_the_job(
     assert offsets(kafka, group) == {(orders, 0): 2, (orders, 1): 8, (clicks, 0): 9}, "back as well"
 
 
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", *["consumer"] * (VERSION >= "4")])  # since Kafka 4.0
 def test_a_group_with_members_keeps_its_offsets_and_the_error_says_why(
     protocol: str, kafka: Kafka, admin: KafkaAdminClient, group: str
 ) -> None:

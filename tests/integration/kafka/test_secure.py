@@ -109,6 +109,8 @@ def test_a_grant_that_is_missing_is_named_with_the_command_that_gives_it(
 
 def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, topic: str) -> None:
     found = check(secured(site, "reader", topic=topic), context("none"))
+    if found[2].message.startswith("transaction.version is 0"):  # before Kafka 4.0
+        assert "--operation DescribeConfigs --cluster" in found.pop(2).fix
     assert [finding.severity for finding in found] == ["error", "error", "warning", "error"]
     subjects = ["may not see whether it exists", "none.orders.", "brokers' settings", "group exactsink.none.orders"]
     assert [subject in finding.message for subject, finding in zip(subjects, found, strict=True)] == [True] * 4
@@ -128,10 +130,7 @@ def test_a_user_without_any_grant_learns_all_that_is_missing(site: SecureKafka, 
         ({"ssl_ca_location": "{wrong_ca}"}, "is not trusted by ssl_ca_location ({wrong_ca})"),
         ({"ssl_ca_location": None}, "is not trusted by the system's certificates"),
         ({"bootstrap_servers": "127.1:{port}"}, "the certificate of 127.1:{port} is for another name"),
-        (
-            {"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None},
-            "expects TLS, security_protocol is SASL_PLAIN",
-        ),
+        ({"security_protocol": "SASL_PLAINTEXT", "ssl_ca_location": None}, "expects TLS, security_protocol is SASL_P"),
         (
             {"bootstrap_servers": "127.1:{port}", "ssl_check_hostname": False, "sasl_password": "wr0ng-Pa55"},
             "refused to log in 'writer'",

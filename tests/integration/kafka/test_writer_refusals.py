@@ -48,10 +48,11 @@ def test_a_record_that_is_too_large_fails_the_task_for_good(
     assert (by_client if size > 1_000_000 else "max.message.bytes=1000064; or, ") in failure.value.next
 
 
-def test_a_timestamp_that_brokers_refuse_names_the_executors_clock(attempts: Attempts) -> None:
+def test_a_timestamp_that_brokers_refuse_names_the_executors_clock(kafka: Kafka, attempts: Attempts) -> None:
+    topic = kafka.new_topic("ahead", 1, message_timestamp_after_max_ms="3600000")  # the default since Kafka 4.0
     ahead = pa.array([datetime.now(timezone.utc) + timedelta(hours=2)], pa.timestamp("us", "UTC"))
     with pytest.raises(Fatal, match="refuses a record's timestamp") as failure:
-        attempts.with_(writer="auto").voted(rows((b"k", b"v"), timestamp=ahead))
+        attempts.with_(topic=topic, writer="auto").voted(rows((b"k", b"v"), timestamp=ahead))
     assert f"clock right, now {datetime.now(timezone.utc):%Y-%m-%d}" in failure.value.next
 
 
