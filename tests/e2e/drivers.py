@@ -52,10 +52,7 @@ class ForkServer:
 
 
 class Driver(Process):
-    """A driver run's process, on a warm JVM or with one of its own.
-
-    `faults` fire once each; `marks` reports which did.
-    """
+    """A driver run's process, on a warm JVM or its own. `faults` fire once each; `marks` reports which did."""
 
     def __init__(
         self,

@@ -77,33 +77,22 @@ def _play(base: Base, row: Callable[[int], dict[str, Any]]) -> dict[str, tuple[i
     return found
 
 
-def _play_on(postgres: Postgres, name: str, folder: Path, sink: str) -> dict[str, tuple[int, int]]:
-    """Play a job of one sink on a database; of the copies nothing is left, and the sink's own table is empty."""
-    (folder / "job.toml").write_text(_JOB.format(folder=folder) + sink)
-    before = sorted(postgres.execute(_PLACES, name))
-    found = _play(base_of(str(folder / "job.toml")), lambda number: {"id": number, "kind": "k"})
-    assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
-    return found
-
-
-def test_tables(postgres: Postgres, tmp_path: Path) -> None:
-    name = postgres.new_database("bench")
-    postgres.execute("CREATE TABLE flights (id bigint PRIMARY KEY, kind text)", name)
-    sink = f'backend = "postgres"\nconninfo = "{postgres.conninfo(name)}"\ntable = "flights"\n'
-    found = _play_on(postgres, name, tmp_path, sink)
-    assert found == {"out two_phase": (20, 2), "out staged": (20, 2)}
-
-
-@pytest.mark.proof
-def test_upserted_tables_on_postgres(postgres: Postgres, tmp_path: Path) -> None:
-    """Of a sink whose options name its table; the copies of strategy direct get the columns that it needs."""
+@pytest.mark.parametrize("backend", ["postgres", pytest.param("idempotent_upsert", marks=pytest.mark.proof)])
+def test_tables(postgres: Postgres, tmp_path: Path, backend: str) -> None:
+    """Copies of strategy direct get the columns that it needs. None is left, and the sink's own table stays empty."""
     name = postgres.new_database("bench")
     postgres.execute("CREATE TABLE flights (id bigint PRIMARY KEY, kind text, n int DEFAULT 0)", name)
     place = conninfo_to_dict(name)
-    url = f"postgresql:///{place.pop('dbname')}?{urlencode(place)}"
-    sink = f'backend = "idempotent_upsert"\nurl = "{url}"\ntable = "flights"\nkeys = ["id"]\n'
-    found = _play_on(postgres, name, tmp_path, sink)
-    assert found == {"out staged": (20, 2), "out direct": (20, 2)}
+    options = {
+        "postgres": f'conninfo = "{postgres.conninfo(name)}"\n',
+        "idempotent_upsert": f'url = "postgresql:///{place.pop("dbname")}?{urlencode(place)}"\nkeys = ["id"]\n',
+    }
+    sink = f'backend = "{backend}"\ntable = "flights"\n{options[backend]}'
+    (tmp_path / "job.toml").write_text(_JOB.format(folder=tmp_path) + sink)
+    before = sorted(postgres.execute(_PLACES, name))
+    found = _play(base_of(str(tmp_path / "job.toml")), lambda number: {"id": number, "kind": "k"})
+    assert found == {f"out {way}": (20, 2) for way in ("staged", "two_phase" if backend == "postgres" else "direct")}
+    assert (sorted(postgres.execute(_PLACES, name)), postgres.execute("TABLE flights", name)) == (before, [])
 
 
 @pytest.mark.proof

@@ -41,10 +41,7 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})  # its calls raise
 
     def new_topic(self, stem: str, partitions: int = 2, copies: int = 1, **configs: str) -> str:
-        """Make a topic with a unique name, wait until it takes records, and return the name.
-
-        A config's dots are underscores here: `max_message_bytes="1000"`.
-        """
+        """Make a topic of a unique name that takes records; return the name. A config's dots are underscores here."""
         name = f"{stem}-{uuid.uuid4().hex[:12]}"
         self.make_topic(name, partitions, copies, **configs)
         return name

@@ -18,7 +18,7 @@ from pathlib import Path
 from exactsink.contract import FileMode, Finding, JobContext
 from exactsink.toolkit.storage import NO_HARD_LINKS, make_folder, new_folder
 from exactsink_files.folders import TRIES, Folders
-from exactsink_files.places import contended, doing, remedy, tried
+from exactsink_files.places import contended, doing, refusal, remedy, tried
 from exactsink_files.votes import VotedFile, VotedFiles, temp_root
 
 __all__ = ["Links", "remove_folder"]
@@ -41,14 +41,13 @@ class Links(Folders[Path]):
         try:
             self.folds = _tried(places)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)  # a start may free space: it drops waiting files
-            fix = f"free space, or raise the quota: df -h '{places[-1]}'" if full else remedy(error, places[-1])
+            fix = remedy(error, places[-1])
             if isinstance(error, PermissionError):
                 fix = f"chmod u+rwx '{places[-1]}' as its owner, or set path to another folder"
-            if not fix:
+            found = refusal(error, places[-1], fix)
+            if not found.fix:  # it may end by itself
                 raise
-            message = f"{places[-1]} can't be written: {error.strerror or error}"
-            yield Finding("warning" if full else "error", message, fix)
+            yield found
 
     def prepare(self) -> None:
         folder = temp_root(self._root)

@@ -34,7 +34,7 @@ __all__ = [
     "explained",
     "foreign_file",
     "hidden",
-    "raise_if_away",
+    "refusal",
     "remedy",
     "root_of",
     "tried",
@@ -205,11 +205,18 @@ def explained(root: str) -> Iterator[None]:
         raise Retryable(what, why=why, next=(_LOOK_AT_STORE if in_store else _LOOK).format(root=root)) from error
 
 
-def raise_if_away(error: OSError, root: object, fix: str) -> None:
-    """Raise Retryable if the store can't answer now: a preflight does not refuse a job for that."""
+def refusal(error: OSError, root: object, fix: str, call: str = "") -> Finding:
+    """Return the finding for a call that a preflight has tried. Raises Retryable if the target can't answer now.
+
+    A full disk, or a used-up quota, is a warning: a start may free space, because it removes undecided files.
+    """
+    why = f"{call}{error.strerror or error}"
     if is_away(error):
         what, again = f"the target can't be written: {root}", "start the job again, nothing is lost; if it fails again"
-        raise Retryable(what, why=error.strerror or str(error), next=f"{again}, {fix}") from error
+        raise Retryable(what, why=why, next=f"{again}, {fix}") from error
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Finding("warning", f"{root} can't be written: {why}", "free space there, or raise the quota")
+    return Finding("error", f"{root} can't be written: {why}", fix)
 
 
 def remedy(error: OSError, root: str, known: Mapping[int, str] = _REMEDIES) -> str:

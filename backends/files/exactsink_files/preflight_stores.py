@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 
 from exactsink.contract import Finding, JobContext
-from exactsink_files.places import raise_if_away
+from exactsink_files.places import refusal
 from exactsink_files.stores import Store
 from exactsink_files.votes import Part
 
@@ -69,9 +69,7 @@ def _complete(own: Store, tried: str, upload: str, part: Part) -> None:
 def _refused(own: Store, error: OSError, root: str) -> Finding:
     """Return the finding for a refusal by the store. Raises Retryable if the store can't answer now."""
     fixes = {errno.ENODEV: "make the bucket, or set another path", errno.ENOSYS: own.root.instead("that has this call")}
-    raise_if_away(error, root, own.refused(error, root))
-    fix = fixes.get(error.errno or 0) or own.refused(error, root)
-    return Finding("error", f"{root} can't be used: {_operation(error)}{error.strerror or error}", fix)
+    return refusal(error, root, fixes.get(error.errno or 0) or own.refused(error, root), _operation(error))
 
 
 def _operation(error: BaseException | None) -> str:

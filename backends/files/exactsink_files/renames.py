@@ -13,7 +13,7 @@ from typing import Any
 from exactsink.contract import Fatal, Finding, JobContext
 from exactsink.toolkit.storage import HashedFile, Lack, ObjectPath, store_errors
 from exactsink_files.folders import TRIES, Folders
-from exactsink_files.places import contended, doing, raise_if_away, tried
+from exactsink_files.places import contended, doing, refusal, tried
 from exactsink_files.votes import VotedFile, temp_root
 from exactsink_files.writer import InFolder, in_use, too_long
 
@@ -34,8 +34,7 @@ class Renames(Folders[ObjectPath]):
             if lack := self._tried():
                 yield Finding("error", f"{self.root} can't be used: {lack.why}", lack.fix)
         except OSError as error:
-            raise_if_away(error, self.root, self._fs.fix)
-            yield Finding("error", f"{self.root} can't be used: {error.strerror or error}", self._fs.fix)
+            yield refusal(error, self.root, self._fs.fix)
 
     def _tried(self) -> Lack | None:
         """Make each call that a commit makes; return a call that the server lacks, if any."""

@@ -116,10 +116,8 @@ class SftpFiles(SFTPFileSystem):  # type: ignore[misc]  # fsspec ships no types
         """Rename a file. Raises FileExistsError if the new name exists, FileNotFoundError if the file is absent."""
         try:
             self.ftp.rename(temp, final)
-        except FileNotFoundError:
-            raise
         except OSError as error:
-            if not self.exists(final):
+            if isinstance(error, FileNotFoundError) or not self.exists(final):
                 raise
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), final) from error
 

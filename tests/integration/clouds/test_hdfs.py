@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from getpass import getuser
 from urllib.parse import urlsplit
 
 import pytest
+from requests import put
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
 from exactsink.protocol.journal.stores.objects import ObjectStore
@@ -19,7 +21,7 @@ from tests.servers.hdfs import Hdfs, HdfsServer, own_hdfs
 from tests.servers.s3_proxy import cutting_s3
 from tests.servers.s3_rules import Trap
 from tests.servers.waiting import wait_until
-from tests.unit.files_sink import EPOCH, files, rows, two_files
+from tests.unit.files_sink import DAYS, EPOCH, files, rows, swept, two_files
 from tests.unit.journals import DRIVER, QUERY, Driver, decided
 
 pytestmark = pytest.mark.proof
@@ -46,6 +48,21 @@ def test_a_cluster_that_is_killed_between_vote_and_commit_loses_nothing(cluster:
     assert sink.commit_marked(EPOCH, voted) == [Committed()] * 2
     assert sink.commit_marked(EPOCH, voted) == [AlreadyCommitted()] * 2
     assert (snapshot(f"{url}/lake").rows, sink.listed()) == (4, [])
+
+
+def test_a_start_on_a_used_up_quota_is_warned_and_may_free_space(cluster: HdfsServer) -> None:
+    url = f"webhdfs://{cluster.new_bucket('full')}"
+    sink, voted = two_files(f"{url}/lake", participants=2)  # type: ignore[arg-type]
+    sink.put_birth()
+    quota = f"http://{url.partition('://')[2].replace('/', '/webhdfs/v1/', 1)}/lake?op=SETQUOTA&user.name={getuser()}"
+    for names, space in ((1, -1), (-1, 1)):
+        put(f"{quota}&namespacequota={names}&storagespacequota={space}").raise_for_status()
+        [found] = sink.check(DAYS)
+        assert (found.severity, found.fix) == ("warning", "free space there, or raise the quota")
+        with pytest.raises(Retryable, match="QuotaExceeded"):
+            sink.commit_marked(EPOCH, voted)
+    swept(sink)
+    assert sink.listed() == []
 
 
 def test_datanodes_sync_each_file_as_it_ends(cluster: HdfsServer) -> None:

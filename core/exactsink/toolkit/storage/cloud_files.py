@@ -115,7 +115,7 @@ class CloudFiles(AbstractFileSystem):  # type: ignore[misc]  # fsspec ships no t
         elif code in self.taken:
             raised = FileExistsError(errno.EEXIST, text)
         else:
-            raised = OSError(errno.EIO, f"{type(error).__name__}: {text}")
+            raised = OSError(errno.EDQUOT if "QuotaExceeded" in code else errno.EIO, f"{type(error).__name__}: {text}")
         # For `store_code` and `is_away`.
         raised.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}  # type: ignore[attr-defined]
         return raised
