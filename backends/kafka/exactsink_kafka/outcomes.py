@@ -218,7 +218,7 @@ def write_missing_markers(wire: Wire, ended: Sequence[Ended], fixes: Remedies, s
         decided = _decided(wire, one, fixes)
         code = wire.mark(decided, one.place, one.writer.coordinator_epoch, commit=one.ended.commit)
         if code:
-            allow = f"let this job write it: {fixes.allow('Alter', '--cluster')}"
+            allow = f"let this job write it (Kafka 3.7: ClusterAction, not Alter): {fixes.allow('Alter', '--cluster')}"
             fix = allow if code == CLUSTER_NOT_AUTHORIZED else "see that leader's log"
             raise _unfinished(one, f"the leader answers {named(code)} to one", f"{fix}; {_other_fix(one, fixes)}")
         _LOG.warning("%s: the marker of its end was missing, and exactsink has written it", one)

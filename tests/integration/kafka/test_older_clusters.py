@@ -16,16 +16,15 @@ from exactsink_kafka.transactions import Voted
 from tests.assessed import commit_assessed
 from tests.integration.kafka.attempts import Attempts, attempts_on, rows, topic_of
 from tests.servers.kafka import KafkaServer
-from tests.servers.kafka_jars import OLDER
+from tests.servers.kafka_jars import BROKER, OLDER, VERSION
 from tests.servers.process import owned
 
 
 @pytest.fixture(scope="module", params=["transaction.version=0", pytest.param("3.9", marks=pytest.mark.proof)])
 def server(request: pytest.FixtureRequest) -> Iterator[KafkaServer]:
-    if request.param == "3.9":
-        made = KafkaServer(release=OLDER)
-    else:
-        made = KafkaServer(formatting=("--feature", request.param))
+    old = request.param == "3.9"
+    features = () if old or VERSION < "3.8" else ("--feature", request.param)  # Kafka 3.7 has none to choose
+    made = KafkaServer(release=OLDER if old else BROKER, formatting=features)
     with owned(made):
         yield made
 
