@@ -23,10 +23,11 @@ from answers import ANSWERS
 from authors import class_section, contract_page, kit_page
 from config_texts import HEAD, NOTES
 from json_texts import FIELDS, REPORTS
-from measured import PAGES_WITH_FIGURES, take, versions_page, with_figures
+from measured import PAGES_WITH_FIGURES, take, with_figures
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from supported_versions import versions_page
 from tables import events_table, markdown_table, metrics_table, points_table
 from typed_sinks import STUBS, stub
 
