@@ -127,11 +127,11 @@ def test_all_sinks_are_committed_though_one_fails() -> None:
 
 
 def test_a_retryable_error_is_tried_again_after_a_pause_and_raised_when_it_stays() -> None:
-    run, a = Run(attempts=3), Fake(Retryable("busy"), Retryable("still busy"), [OK])
+    run, a = Run(attempts=3), Fake(Retryable("busy", why="503", next="wait"), Retryable("still busy"), [OK])
     assert run(a_decision(a=1), a=a) == {}
     assert (run.waits, run.compared) == ([0, 1], ["a"] * 3), "each try may be in another session"
     assert run.fields("commit_retried") == [
-        {"sink": "a", "attempt": 1, "error": "busy"},
+        {"sink": "a", "attempt": 1, "error": "busy: 503"},
         {"sink": "a", "attempt": 2, "error": "still busy"},
     ]
     stays = Fake(*[Retryable(f"busy {n}") for n in range(3)])

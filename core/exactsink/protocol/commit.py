@@ -180,7 +180,7 @@ class CommitCalls:
             except Retryable as error:
                 if attempt + 1 == self.retry.attempts:
                     raise
-                fields = {"sink": name, "attempt": attempt + 1, "error": error.what}
+                fields = {"sink": name, "attempt": attempt + 1, "error": str(error).partition("\n  next: ")[0]}
                 self.events.report("commit_retried", epoch=epoch, level=logging.WARNING, **fields)
                 self.retry.wait(attempt)
         raise AssertionError("a commit is tried at least once")
