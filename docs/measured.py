@@ -61,7 +61,7 @@ def summary_block(found: Mapping[str, Any]) -> str:
 
 
 def short_block(found: Mapping[str, Any]) -> str:
-    """Return five lines of the table of peers, for a reader who has half a minute."""
+    """Return some lines of the table of peers, for a reader who has half a minute."""
     rows = []
     for benchmark, peer, job in _SHORT:
         [line] = [line for line in found["lines"] if line["benchmark"] == benchmark]
@@ -209,9 +209,11 @@ _OTHERS = {
 }
 _SHORT = (
     ("kafka", "Flink KafkaSink", "Kafka, not compressed"),
+    ("kafka_lz4", "Flink KafkaSink", "Kafka, lz4"),
     ("kafka_zstd", "Flink KafkaSink", "Kafka, zstd"),
     ("postgres", "Flink JDBC XA", "Postgres, two-phase"),
     ("parquet", "Flink FileSink", "Parquet files"),
+    ("parquet", "Spark stream sink", "Parquet files"),
     ("small_epochs", "Spark stream sink", "small epochs, Parquet files"),
 )
 _SPEEDS = {"rows_per_s": "rows/s", "trigger_ms": "ms", "wall_s": "s"}
