@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -20,8 +22,17 @@ from tests.e2e.kafka_job import AS_THEY_COME, KafkaSink
 from tests.e2e.postgres_job import SLOTS, Database, gate_of
 from tests.e2e.warm_jvm import WarmJvm
 from tests.servers.mariadb import MariaDB
-from tests.servers.postgres import PostgresServer
+from tests.servers.pgbouncer import own_pgbouncer
+from tests.servers.postgres import Postgres, PostgresServer
 from tests.servers.waiting import wait_until
+
+
+@pytest.fixture(params=["alone", pytest.param("PgBouncer", marks=pytest.mark.proof)])
+def way(request: pytest.FixtureRequest, own_server: PostgresServer) -> Iterator[Postgres]:
+    """How the job reaches the server."""
+    pooler = own_pgbouncer(own_server, "transaction") if request.param == "PgBouncer" else nullcontext(own_server)
+    with pooler as made:
+        yield made
 
 
 def test_killed_where_only_spark_goes_on_and_in_recovery_while_every_slot_is_taken(
@@ -29,6 +40,7 @@ def test_killed_where_only_spark_goes_on_and_in_recovery_while_every_slot_is_tak
     drivers: Drivers,
     jvm: WarmJvm,
     own_server: PostgresServer,
+    way: Postgres,
     own_database: Database,
     kafka_sink: KafkaSink,
 ) -> None:
@@ -37,7 +49,7 @@ def test_killed_where_only_spark_goes_on_and_in_recovery_while_every_slot_is_tak
     No rule of the start looks at a clock: what has stood prepared for a second is treated as after a week.
     """
     write_source(tmp_path, 4 * PARTICIPANTS)
-    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks(), source=TWO_FILES)
+    job = write_job(tmp_path, kafka_sink.sink() + own_database.sinks(way), source=TWO_FILES)
     held: list[tuple[str, ...]] = []
 
     def killed(point: str, edge: str, epoch: int) -> tuple[float, float, int]:

@@ -37,8 +37,7 @@ _NOT_TESTED = {
     "PostgreSQL 14": "exactsink refuses it, because the PostgreSQL project no longer supports it",
     "rclone serve s3": "1.76.0 passes the preflight. The kit was not run to its end. A restart loses uploads",
     "s3proxy": "no test starts it. exactsink refuses an S3 server that ignores If-None-Match",
-    "PgBouncer: job": "no test runs a Spark job through a pooler",
-    "moto (S3): job": "no test runs a Spark job on moto",
+    "S3 in memory: a server that is killed": "it keeps nothing",
     "Redis (example plugin): job": "no test kills the driver of a Spark job that writes into Redis",
 }
 
@@ -82,7 +81,11 @@ SERVERS: Mapping[str, Server] = {
         "",
         ("",),
         _of_program(lambda _: unpacked("pgbouncer") / "usr/sbin/pgbouncer"),
-        {"kit": (_KIT, "-k", "Pooler"), "backend": ("tests/integration/postgres/test_poolers.py",)},
+        {
+            "kit": (_KIT, "-k", "Pooler"),
+            "backend": ("tests/integration/postgres/test_poolers.py",),
+            "job": (_KILLS, "-k", "PgBouncer"),
+        },
     ),
     "MariaDB": Server(
         "EXACTSINK_TESTS_MARIADB",
@@ -114,8 +117,11 @@ SERVERS: Mapping[str, Server] = {
             "job": ("tests/e2e/test_object_store.py",),
         },
     ),
-    "moto (S3)": Server(
-        "", ("",), lambda _: installed("moto"), {"kit": ("tests/conformance/test_s3.py", "-k", "Moto")}
+    "S3 in memory": Server(
+        "EXACTSINK_TESTS_S3",
+        ("moto",),
+        lambda release: f"{release} {installed('moto')}",
+        {"kit": (_KIT_ON_S3, "-k", "Moto"), "job": ("tests/e2e/test_object_store.py", "-k", "not server_killed")},
     ),
     "Redis (example plugin)": Server(
         "",

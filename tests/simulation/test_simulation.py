@@ -27,30 +27,21 @@ FAMILIES = (
     *(schedules.rolled_back_checkpoints, schedules.two_journals, batch_runs.batch_runs),
     *(changes.changed_configs, changes.adopted, changes.forgotten),
 )
+PLAYS = [pytest.param(family, True, id=family.__name__) for family in FAMILIES]
+_ALL = (pytest.mark.proof, pytest.mark.timeout(1800))
+PLAYS += [pytest.param(family, False, id=f"all {family.__name__}", marks=_ALL) for family in SAMPLED]
 SEEDS = [
     pytest.param(range(first, first + 250), marks=pytest.mark.proof if first else ()) for first in range(0, 2000, 250)
 ]
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
+@pytest.mark.parametrize(("family", "sampled"), PLAYS)
 def test_promise_is_kept(
-    family: Callable[[Lab], Iterator[Run]], record_property: Callable[[str, object], None]
+    family: Callable[[Lab], Iterator[Run]], sampled: bool, record_property: Callable[[str, object], None]
 ) -> None:
-    count = sum(1 for _ in family(Lab(sample=SAMPLE)))
+    count = sum(1 for _ in family(Lab(sample=SAMPLE) if sampled else Lab()))
     record_property("schedules", count)
-    assert count >= 3
-
-
-@pytest.mark.proof
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("family", SAMPLED, ids=lambda family: family.__name__)
-def test_promise_is_kept_in_every_schedule(
-    family: Callable[[Lab], Iterator[Run]], record_property: Callable[[str, object], None]
-) -> None:
-    """All of the families that `make test` plays a sample of."""
-    count = sum(1 for _ in family(Lab()))
-    record_property("schedules", count)
-    assert count > 300
+    assert count >= 3 if sampled else count > 300
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=lambda seeds: f"{seeds.start}-{seeds.stop - 1}")
