@@ -38,7 +38,6 @@ _NOT_TESTED = {
     "rclone serve s3": "1.76.0 passes the preflight. The kit was not run to its end. A restart loses uploads",
     "s3proxy": "no test starts it. exactsink refuses an S3 server that ignores If-None-Match",
     "S3 in memory: a server that is killed": "it keeps nothing",
-    "Redis (example plugin): job": "no test kills the driver of a Spark job that writes into Redis",
 }
 
 
@@ -127,7 +126,7 @@ SERVERS: Mapping[str, Server] = {
         "",
         ("",),
         _of_program(lambda _: unpacked("redis-server", "redis-tools") / "usr/bin/redis-server"),
-        {"kit": ("tests/plugins/test_redis.py",)},
+        {"kit": ("tests/plugins/test_redis.py",), "job": ("tests/plugins/test_installed.py", "-k", "job_on_spark")},
     ),
     "SQLite": Server(
         "", ("",), lambda _: sqlite3.sqlite_version, {"kit": (_KIT, "-k", "StagedUpsert or Direct"), "job": (_INIT,)}
