@@ -37,7 +37,7 @@ _NOT_TESTED = {
     "PostgreSQL 14": "exactsink refuses it, because the PostgreSQL project no longer supports it",
     "rclone serve s3": "1.76.0 passes the preflight. The kit was not run to its end. A restart loses uploads",
     "s3proxy": "no test starts it. exactsink refuses an S3 server that ignores If-None-Match",
-    "S3 in memory: a server that is killed": "it keeps nothing",
+    "moto: a server that is killed": "moto keeps all objects in memory",
 }
 
 
@@ -116,7 +116,7 @@ SERVERS: Mapping[str, Server] = {
             "job": ("tests/e2e/test_object_store.py",),
         },
     ),
-    "S3 in memory": Server(
+    "S3 (in memory)": Server(
         "EXACTSINK_TESTS_S3",
         ("moto",),
         lambda release: f"{release} {installed('moto')}",
