@@ -68,7 +68,7 @@ def refuse_cluster_mode(mode: str | None) -> None:
     if mode == "cluster":
         raise ConfigError(
             "a driver in spark-submit's cluster mode is not supported",
-                        why="this mode is not tested, and signals and local paths mean the driver's own machine",
+            why="this mode is not tested, and signals and local paths mean the driver's own machine",
             next="--deploy-mode client, on a machine or in a pod that keeps the checkpoint and journal "
             "(examples/deploy/kubernetes.yaml)",
         )
