@@ -130,12 +130,13 @@ def test_the_folder_of_a_table_is_refused(tmp_path: Path) -> None:
         ("replace", errno.EACCES, "can't replace a file durably: Permission denied"),
         ("link", errno.EXDEV, "can't make a file durably: Invalid cross-device link"),
         ("listdir", errno.EIO, "can't list a folder: Input/output error"),
+        ("listdir", errno.ETIMEDOUT, r"(?s)can't list a folder: .* timed out.* check its mount"),
         ("rmdir", errno.EACCES, "can't list and remove a folder: Permission denied"),
     ],
 )
 def test_check_tries_each_call_that_a_commit_makes(tmp_path: Path, call: str, code: int, message: str) -> None:
     with refused(tmp_path, call, code):
-        if code == errno.EIO:
+        if code in (errno.EIO, errno.ETIMEDOUT):
             with pytest.raises(Retryable, match=message):
                 files(tmp_path).check()
             return
