@@ -62,7 +62,7 @@ _POSSESSED = {
     "hidden_until_decided": "traits: `visible_early` is not set: readers see no row before the decision",
     "several_jobs": "traits: `needs_epoch_order` is not set: several jobs can write to one target",
     "marks": "traits: `marks` is set: the target keeps marks",
-    "applier": "your backend is a `StagedBackend`; traits: `needs_shared_staging` is set",
+    "applier": "your backend is a `StagedBackend`, and its traits set `needs_shared_staging`",
     "validates_rows": "traits: `validates_rows` is set: your backend can judge rows without writing them",
 }
 _PARTS: Mapping[str, Sequence[str]] = {
@@ -98,7 +98,7 @@ def kit_page() -> str:
         parts += [f"### {text}\n", markdown_table(*_scenarios(family))]
         if family is matrix:
             parts.append(
-                f"POINT is each of {', '.join(map('`{}`'.format, points))}. (`commit` means `commit:<sink>`.)\n"
+                f"POINT is each of {', '.join(map('`{}`'.format, points))}. (Here, `commit` is `commit:<sink>`.)\n"
             )
     return "\n".join(
         [

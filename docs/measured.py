@@ -176,7 +176,7 @@ SHORT = {
 }
 """Blocks that show a part of another block's file."""
 _ADVICE = ("Choose a way", "Left out")
-_RESULTS: Mapping[Cell, str] = {"ahead": "faster", "behind": "slower", "no difference": "about as fast"}
+_RESULTS: Mapping[Cell, str] = {"ahead": "faster", "behind": "slower", "undecided": "undecided"}
 _FAULTS = {
     "decided, killed before the commit, and the broker's transaction timeout passes": "timeout",
     "kill -9 in the middle of a batch, after some of its rows reached the target": "killed in a batch",
@@ -246,7 +246,7 @@ def _peer_row(line: Mapping[str, Any], figure: Mapping[str, Any]) -> Sequence[Ce
     sides = [line["variants"][figure[side]] for side in ("of", "over")]
     speeds = [f"{shown(side[figure['metric']]['median'])} {_SPEEDS[figure['metric']]}" for side in sides]
     cpu = [side["us_a_row"]["median"] if "us_a_row" in side else None for side in sides]
-    place = "no difference" if min(rounds) <= 1 <= max(rounds) else "ahead" if faster > 1 else "behind"
+    place = "undecided" if min(rounds) <= 1 <= max(rounds) else "ahead" if faster > 1 else "behind"
     noise = f"{shown(min(rounds))} to {shown(max(rounds))}"
     of, over = (_NAMES.get(figure[side], figure[side]) for side in ("of", "over"))
     job = line["benchmark"] if figure["of"] == "ours" else f"{line['benchmark']}: {of}"

@@ -77,7 +77,7 @@ def test_figures_of_a_page_are_those_that_were_measured(tmp_path: Path) -> None:
     assert page == measured.with_figures(page, tmp_path)
     assert page.count("Measured on 2026-11-22 by `") == 3
     assert "| kafka | Flink | 0.5 | behind | 0.4 to 0.6 | 10 rows/s | 10 rows/s | 10 | 10 |" in page
-    assert "| kafka | Spark | 1.25 | no difference | 1 to 2 | 10 ms | 10 ms | 10 | 10 |" in page
+    assert "| kafka | Spark | 1.25 | undecided | 1 to 2 | 10 ms | 10 ms | 10 | 10 |" in page
     assert page.count("| kafka |") == 2
     assert "| kafka: Spark | Flink | 2 | ahead |" in page, "a line that is not ours says whose it is"
     assert "- not measured: sqlite, no disk" in page

@@ -26,7 +26,8 @@ class ConformanceTarget(ABC):
 
     The kit pickles your subclass, and calls its methods in separate processes. So define the class at the top level
     of a module, and keep no connection in it. Each scenario gets a `folder` of its own, empty at first. If your store
-    is a server, derive the name of the table or topic from the folder's name. Six of the optional methods, the `HOOKS`,
+    is a server, derive the name of the table or topic from the folder's whole path, for example from its hash: the last
+    part is the same in every scenario. Six of the optional methods, the `HOOKS`,
     do things that only the store's owner can do. Without one of them, the kit skips the scenarios that need it, and
     says so.
     """

@@ -90,7 +90,7 @@ class XaBackend(Backend):
 
     @property
     def traits(self) -> Traits:
-        return Traits(can_lose_votes=True, marks=True)  # an administrator may roll a branch back
+        return Traits(can_lose_votes=True, marks=True, appends=True)  # an administrator may roll a branch back
 
     def writer(self, txn: Txn, schema: pa.Schema, ticket: bytes) -> Writer:
         return XaWriter(self.options, txn, schema, ticket)

@@ -98,7 +98,7 @@ SCENARIOS = (
     Scenario(
         "bad-rows-apart",
         "every row is in the target or in its quarantine, once",
-        "a row that the target can't hold comes, and the driver dies while both sinks commit",
+        "an epoch has a row that the target can't hold, and the driver dies while both sinks commit",
         _apart,
         _NEEDS,
     ),
