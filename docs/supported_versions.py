@@ -148,8 +148,7 @@ def _servers() -> str:
 def _came(part: Mapping[str, Any]) -> str:
     """Return how many tests of a part passed on a server, and which did not."""
     every = "" if "not proof" in part["marks"] else "all: "
-    others = "" if (amiss := _amiss(part)) == "-" else f", {amiss}"
-    return f"{every}{part['passed']}{others}"
+    return ", ".join([f"{every}{part['passed']}", *_notes(part)])
 
 
 def _dates(parts: Iterable[Mapping[str, Any]]) -> str:
@@ -163,13 +162,10 @@ def _cell_rows(cell: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     made = cell.get("versions", cell)
     place = [made["spark"] if "spark" in made else made["pyspark"], made["python"], made["java"]]
     for part, came in cell.get("parts", {}).items():
-        yield *place, part, str(came["passed"]), _amiss(came), cell["at"][:10]
+        yield *place, part, str(came["passed"]), "; ".join(_notes(came)) or "-", cell["at"][:10]
 
 
-def _amiss(came: Mapping[str, Any]) -> str:
+def _notes(came: Mapping[str, Any]) -> Sequence[str]:
     """Name the tests of a part that failed, and say how many were skipped."""
-    notes = [
-        *(f"failed: `{name}`" for name in came["failed"]),
-        *([f"{came['skipped']} skipped"] if came["skipped"] else []),
-    ]
-    return "; ".join(notes) or "-"
+    skipped = [f"{came['skipped']} skipped"] if came["skipped"] else []
+    return [*(f"failed: `{name}`" for name in came["failed"]), *skipped]

@@ -16,6 +16,7 @@ from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget
 from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.backend import FilesBackend, FilesOptions, store_of
+from exactsink_files.conformance import not_utf8
 from exactsink_files.places import root_of
 from exactsink_files.stores import Store
 from exactsink_files.votes import VotedFiles
@@ -41,8 +42,7 @@ class StoreTarget(ConformanceTarget):
         return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
 
     def unfit(self, rows: pa.Table) -> pa.Table:
-        text = pa.array([b"\xff"] * rows.num_rows, pa.binary()).view(pa.string())
-        return rows.set_column(1, rows.field("kind"), text)
+        return not_utf8(rows)
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Abort the uploads, as a lifecycle rule does."""

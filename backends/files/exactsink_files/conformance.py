@@ -20,10 +20,16 @@ from exactsink.contract import Backend, Committable
 from exactsink.testing import ConformanceTarget, recorded
 from exactsink_files.backend import FilesBackend, FilesOptions
 
-__all__ = ["FilesTarget", "targets"]
+__all__ = ["FilesTarget", "not_utf8", "targets"]
 
 _RECORDINGS = Path(__file__).with_name("conformance.json")
 _FOREIGN = Path("_exactsink", "somebody's own", "0.tmp")
+
+
+def not_utf8(rows: pa.Table) -> pa.Table:
+    """Return the kit's rows with texts that no Parquet file may hold."""
+    text = pa.array([b"\xff"] * rows.num_rows, pa.binary()).view(pa.string())
+    return rows.set_column(1, rows.field("kind"), text)
 
 
 def targets() -> Mapping[str, ConformanceTarget]:
@@ -68,8 +74,7 @@ class FilesTarget(ConformanceTarget):
         return [_ids_of(path.name, path.read_bytes()) for path in sorted(paths)]
 
     def unfit(self, rows: pa.Table) -> pa.Table:
-        text = pa.array([b"\xff"] * rows.num_rows, pa.binary()).view(pa.string())
-        return rows.set_column(1, rows.field("kind"), text)
+        return not_utf8(rows)
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         """Remove the temp files, as a person may who considers them rubbish."""

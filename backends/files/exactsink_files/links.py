@@ -44,10 +44,7 @@ class Links(Folders[Path]):
             fix = remedy(error, places[-1])
             if isinstance(error, PermissionError):
                 fix = f"chmod u+rwx '{places[-1]}' as its owner, or set path to another folder"
-            found = refusal(error, places[-1], fix or "check its mount")
-            if not fix and found.severity == "error":  # it may end by itself
-                raise
-            yield found
+            yield refusal(error, places[-1], fix)
 
     def prepare(self) -> None:
         folder = temp_root(self._root)

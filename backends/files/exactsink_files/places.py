@@ -208,14 +208,17 @@ def explained(root: str) -> Iterator[None]:
 def refusal(error: OSError, root: object, fix: str, call: str = "") -> Finding:
     """Return the finding for a call that a preflight has tried. Raises Retryable if the target can't answer now.
 
-    A full disk, or a used-up quota, is a warning: a start may free space, because it removes undecided files.
+    A full disk, or a used-up quota, is a warning: a start may free space, because it removes undecided files. An error
+    without a fix is raised again, because it may end by itself: see `explained`.
     """
     why = f"{call}{error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Finding("warning", f"{root} can't be written: {why}", "free space there, or raise the quota")
+    if not fix:
+        raise error
     if is_away(error):
         what, again = f"the target can't be written: {root}", "start the job again, nothing is lost; if it fails again"
         raise Retryable(what, why=why, next=f"{again}, {fix}") from error
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Finding("warning", f"{root} can't be written: {why}", "free space there, or raise the quota")
     return Finding("error", f"{root} can't be written: {why}", fix)
 
 
