@@ -60,6 +60,16 @@ class Postgres:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
+    def name_standbys(self, names: str) -> None:
+        """Let commits wait for these standbys from now on; every session knows it when this returns.
+
+        A session shows the setting before commits wait, because the checkpointer alone passes it on to commits.
+        """
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{names}'")
+        self.execute("SELECT pg_reload_conf()")
+        wait_until(lambda: self.execute("SHOW synchronous_standby_names") == [(names,)], "the setting")
+        self.execute("CHECKPOINT")  # the checkpointer reads its settings before it begins one
+
     def create_database(self, name: str) -> str:
         """Make a database and return its URL."""
         with psycopg.connect(self.conninfo(), autocommit=True) as connection:

@@ -38,11 +38,11 @@ class Pair(Postgres):
 
     def standby(self) -> PostgresServer:
         """Start a standby, for which every commit waits from now on. Once promoted, it waits for none."""
-        self._wait_for("")
+        self.primary.name_standbys("")
         standby = self.new(self.primary)
         self._put(standby, lambda found: found != self.primary.folder)
         standby.start()
-        self._wait_for("*")
+        self.primary.name_standbys("*")
         synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
         wait_until(lambda: self.primary.execute(synchronous) == [(1,)], "the standby")
         return standby
@@ -53,10 +53,6 @@ class Pair(Postgres):
         primary.stop("immediate")
         if not any(found.resolve() == standby.folder for found in self._places()):
             self._put(standby, lambda found: found == primary.folder)
-
-    def _wait_for(self, standby: str) -> None:
-        self.primary.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{standby}'")
-        self.primary.execute("SELECT pg_reload_conf()")
 
     def _put(self, server: PostgresServer, instead: Callable[[Path], bool]) -> None:
         place = next(place for place in self._places() if instead(place.resolve()))

@@ -104,9 +104,7 @@ def test_a_connection_cut_after_the_commit_is_settled_by_reading(own: PostgresSe
         waits: list[int] = []
         journal = Journal(store, wait=waits.append)
         journal.claim("query", "driver-1")
-        own.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
-        own.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: own.execute("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+        own.name_standbys("nobody")
         cutter = threading.Thread(target=cut)
         cutter.start()
         journal.decide(decided(0))

@@ -90,8 +90,7 @@ def test_the_server_crashes_before_a_vote_after_one_and_between_a_commit_and_its
         late.pre_commit()
     late.abort()
     server.start()
-    own.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")  # for whom it waits
-    wait_until(lambda: own.run("SHOW synchronous_standby_names") == [("nobody",)], "the setting")
+    server.name_standbys("nobody")
     with ThreadPoolExecutor() as pool:
         applying = pool.submit(own.commit, 1, votes)
         waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -100,8 +99,7 @@ def test_the_server_crashes_before_a_vote_after_one_and_between_a_commit_and_its
         with pytest.raises(Retryable):
             applying.result()
     server.start()
-    own.run("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
-    wait_until(lambda: own.run("SHOW synchronous_standby_names") == [("",)], "the setting")
+    server.name_standbys("")
     assert own.rows() == [(1, "a")]
     assert own.commit(1, votes) == ["AlreadyCommitted"]
     assert own.rows() == [(1, "a")]

@@ -126,7 +126,7 @@ def _waits_for_standby(
 ) -> _Answer:
     """Make the call while a named standby is absent; it waits, and goes on when it is named no more."""
     waiting = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-    _name_standby(server, "nobody")
+    server.name_standbys("nobody")
     try:
         with ThreadPoolExecutor() as pool:
             answer = pool.submit(call)
@@ -135,13 +135,7 @@ def _waits_for_standby(
                 assert not answer.done(), answer.result()
                 wait_until(then, "the wait to be noticed")
             finally:
-                _name_standby(server, "")
+                server.name_standbys("")
             return answer.result()
     finally:
-        _name_standby(server, "")
-
-
-def _name_standby(server: PostgresServer, name: str) -> None:
-    server.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{name}'")
-    server.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: server.execute("SHOW synchronous_standby_names") == [(name,)], "the setting")
+        server.name_standbys("")

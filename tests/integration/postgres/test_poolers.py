@@ -116,19 +116,13 @@ def test_a_commit_through_a_pooler_waits_for_the_standby_whatever_the_role_says(
     with own_pgbouncer(server, "transaction") as pooler, ThreadPoolExecutor(1) as pool:
         table = through(pooler, slow)
         votes = table.prepare_many(1)
-        _wait_for_standbys(server, "'absent'")
+        server.name_standbys("absent")
         done = pool.submit(table.commit, *votes)
         replicates = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
         wait_until(lambda: server.execute(replicates) == [(1,)], "the commit to wait")
         assert not done.done()
-        _wait_for_standbys(server, "''")
+        server.name_standbys("")
         assert done.result() == ["Committed"]
-
-
-def _wait_for_standbys(server: PostgresServer, names: str) -> None:
-    server.execute(f"ALTER SYSTEM SET synchronous_standby_names = {names}")
-    server.execute("SELECT pg_reload_conf()")
-    wait_until(lambda: server.execute("SHOW synchronous_standby_names") == [(names.strip("'"),)], "the setting")
 
 
 def test_what_a_pooler_can_not_do_is_refused_with_what_can(postgres: Postgres, branches: Branches) -> None:

@@ -174,10 +174,8 @@ def test_a_server_that_may_lose_what_it_committed_is_reported(weak: PostgresServ
 
 
 def test_synchronous_standbys_that_are_all_absent_are_reported(shop: PostgresServer) -> None:
-    shop.execute("ALTER SYSTEM SET synchronous_standby_names = 'one, \"the other\"'")
+    shop.name_standbys('one, "the other"')
     try:
-        shop.execute("SELECT pg_reload_conf()")
-        wait_until(lambda: shop.execute("SHOW synchronous_standby_names") != [("",)], "the setting")
         [warning] = check(shop, role="writer")
         assert warning.severity == "warning"
         assert "(synchronous_standby_names is 'one, \"the other\"'): every vote and every commit" in warning.message
@@ -185,8 +183,7 @@ def test_synchronous_standbys_that_are_all_absent_are_reported(shop: PostgresSer
             shop.execute(statement)
         wait_until(lambda: check(shop, role="writer") == [], "the setting to be gone")
     finally:
-        shop.execute("ALTER SYSTEM RESET synchronous_standby_names")
-        shop.execute("SELECT pg_reload_conf()")
+        shop.name_standbys("")
 
 
 def test_a_replica_is_refused(weak: PostgresServer) -> None:
