@@ -106,7 +106,7 @@ def odd_job(tmp_path: Path) -> ManualJob:
 
 def test_the_command_line_prints_commands_that_can_be_typed(odd_job: ManualJob, command: Command) -> None:
     file = shlex.quote(odd_job.file)
-    sweep = f"exactsink recover {file} --sweep-token ffffffffffff"
+    sweep = f"exactsink recover {file} --sweep-token ffffffffffff --dry-run"
     assert command("recover", odd_job.file).err.endswith(f"{sweep}\n")
     assert command("recover", odd_job.file, "--json").body["error"]["next"].endswith(sweep)
     Path(odd_job.file).write_text(Path(odd_job.file).read_text().replace("[sinks.lake]", "[sinks.pond]"))

@@ -117,12 +117,12 @@ def _undecided(views: Sequence[SinkView], state: State | None, commands: Command
 
 def _foreign(views: Sequence[SinkView], commands: Commands) -> ForeignError:
     tokens = {holding.participant.token for view in views for holding in view.held if holding.whose == "foreign"}
-    sweep = " ".join([commands.of("recover"), *(f"--sweep-token {token}" for token in sorted(tokens))])
+    sweep = " ".join([commands.of("recover"), *(f"--sweep-token {token}" for token in sorted(tokens)), "--dry-run"])
     return ForeignError(
         f"{', '.join(view.name for view in views)} hold participants of this job's name that are not this journal's",
         why="another journal uses the name, or this one went back in time, or was deleted: a start is refused",
         next="give one of the two jobs another name and a new checkpoint; or, once no other job runs under this name, "
-        f"abort that work: {sweep}",
+        f"list that work, and repeat without --dry-run to abort it: {sweep}",
     )
 
 

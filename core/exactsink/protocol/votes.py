@@ -126,8 +126,8 @@ def check_deadlines(
                 f"sink {sink}: {seconds:.1f} s are left to commit in",
                 why=f"its backend may drop prepared work, and a commit may take {margins[sink]:.1f} s; "
                 "the deadline is held against this driver's clock",
-                next="give the backend a longer transaction timeout, or the trigger smaller batches; "
-                "where epochs are short, set the clocks of the driver and the backend's servers right (NTP)",
+                next="give the backend a longer transaction timeout: Spark gives this batch again, so smaller batches "
+                "only help later; where epochs are short, set the clocks of driver and servers right (NTP)",
             )
     return left
 

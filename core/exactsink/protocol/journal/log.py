@@ -346,11 +346,11 @@ def other_journal(sink: str, participant: InDoubt, generation: int, tokens: Coll
 
     `tokens` are the other known foreign ones, because a command sweeps all of them or none.
     """
-    sweep = " ".join(f"--sweep-token {token}" for token in sorted(filter(None, {participant.token, *tokens})))
+    sweep = "".join(f" --sweep-token {token}" for token in sorted(filter(None, {participant.token, *tokens})))
     return LineageError(
         f"sink {sink} holds {participant.ref}, begun under a claim that is not an older one of this journal",
         why="another journal uses this job's name, or this journal went back in time "
         f"(this driver is generation {generation})",
-        next="give this job another name and a new checkpoint; or, once no other job runs under this name, abort that "
-        f"work: exactsink recover JOB.toml {sweep}",
+        next="give this job another name and a new checkpoint; or, once no other job runs under this name, list that "
+        f"work, and repeat without --dry-run to abort it: exactsink recover JOB.toml{sweep} --dry-run",
     )

@@ -47,7 +47,7 @@ def refuse_bad_rows(txn: Txn, options: TabularOptions, batch: pa.RecordBatch) ->
     try:
         check_batch(options, batch)
     except ValueError as error:
-        fix = "cast or filter such rows in the query, or set on_bad_row"
+        fix = "cast or filter such rows" + ', or set on_bad_row = "quarantine"' * (options.format == "parquet")
         raise Fatal(f"sink {txn.sink}: files can't hold a row", why=str(error), next=fix) from error
 
 

@@ -123,7 +123,7 @@ class TableWriter(Writer):
         try:
             rows = self._fit(batch)
         except ValueError as error:
-            fix = "cast or filter such rows in the query, or set on_bad_row"
+            fix = 'cast or filter such rows, or set on_bad_row = "quarantine"'
             raise Fatal(f"sink {self._txn.sink}: the table can't take a row", why=str(error), next=fix) from error
         parts = list(self.divided(rows))
         self._begin([values for values, _ in parts if values not in self._parts])
