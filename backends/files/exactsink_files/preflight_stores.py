@@ -24,7 +24,7 @@ def store_problems(own: Store, root: str, ctx: JobContext) -> Iterator[Finding]:
         if lack := own.root.why_no_creates():
             yield Finding("error", f"{root}: {lack.why}", lack.fix)
         try:
-            yield from _upload_problems(own, root, tried)
+            yield from dict.fromkeys(_upload_problems(own, root, tried))  # one lack may show twice
         finally:
             own.delete([tried])
         yield from own.limits(root, ctx)

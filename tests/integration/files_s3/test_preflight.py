@@ -85,6 +85,33 @@ def test_preflight_tries_each_call_and_names_the_one_that_is_refused(
         assert (found.severity, operation in found.message, RIGHTS[operation] in found.fix) == ("error", True, True)
 
 
+def test_preflight_names_a_call_that_a_store_does_not_have(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    Requests(monkeypatch).refuse("ListMultipartUploads", 501, "NotImplemented")
+    [found] = lake.sink().check()
+    assert "ListMultipartUploads" in found.message
+    assert found.fix.startswith("use a store that has this call, for example AWS S3")
+
+
+_ABORTS = ("keeps an upload that was aborted", "drops aborted uploads")
+
+
+@pytest.mark.parametrize(
+    ("call", "answer", "lacks"),
+    [
+        ("head", "an object", [("shows an upload before it is completed", "hides unfinished uploads")]),
+        ("parts", [], [("does not list an upload's parts", "lists the parts of an upload"), _ABORTS]),
+        ("abort", None, [_ABORTS]),
+    ],
+)
+def test_preflight_names_each_lack_of_a_store_once_and_one_that_has_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, call: str, answer: object, lacks: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr(Calls, call, lambda *given: answer)
+    found = [(finding.message, finding.fix) for finding in lake.sink().check()]
+    there = "for example AWS S3, MinIO or versitygw"
+    assert found == [(f"{lake.url}: the store {lack}", f"use a store that {wanted}, {there}") for lack, wanted in lacks]
+
+
 def test_a_sinks_calls_are_tried_by_preflight_and_their_rights_are_on_the_page(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

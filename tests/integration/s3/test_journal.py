@@ -73,25 +73,33 @@ def test_an_epoch_takes_three_requests_at_most(place: ObjectPath, calls: Calls) 
     assert len(ObjectStore(place / "journal").list()) <= 60 + 6 + 1
 
 
-@pytest.mark.parametrize("defect", ["none", "overwrites", "lists late", "no deletes"])
+@pytest.mark.parametrize("defect", ["none", "overwrites", "refuses", "lists late", "removes late", "no deletes"])
 def test_the_place_is_tried_before_the_first_claim_and_nothing_is_left(
     place: ObjectPath, calls: Calls, monkeypatch: pytest.MonkeyPatch, defect: str
 ) -> None:
     if defect == "overwrites":
-        monkeypatch.setattr(ObjectPath, "create", lambda path, data: path.replace(data) is None)
+        calls.ignored = "IfNoneMatch"
+    elif defect == "refuses":
+        calls.refuse("PutObject", 412, "PreconditionFailed")
     elif defect == "lists late":
         monkeypatch.setattr(ObjectPath, "names", lambda path: [])
+    elif defect == "removes late":
+        calls.answer("DeleteObject", {})
     elif defect == "no deletes":
         calls.refuse("DeleteObject", 403, "AccessDenied")
     found = list(store_findings(place, "the journal", "a way out"))
-    words = {"overwrites": "with conditional writes (If-None-Match), for example AWS", "no deletes": "AccessDenied"}
-    words["lists late"] = "with listings that show each write at once, for example AWS S3, MinIO or versitygw; or a"
+    store = "use a store with {}, for example AWS S3, MinIO or versitygw; or a way out"
+    conditions = store.format("conditional writes (If-None-Match)")
+    late = store.format("listings that show each write at once")
+    words = {"overwrites": f"only if it is absent {conditions}", "refuses": f"has that name {conditions}"}
+    words |= {"lists late": f"just written {late}", "removes late": f"just removed {late}"}
+    words["no deletes"] = "AccessDenied"
     if defect == "none":
         assert found == []
     else:
         assert [finding.severity for finding in found] == ["error"]
         assert words[defect] in f"{found[0].message} {found[0].fix}"
-    assert len(place.listed()) == (defect == "no deletes")
+    assert len(place.listed()) == (defect in ("no deletes", "removes late"))
 
 
 @pytest.mark.parametrize("wrong", ["bucket", "secret", "refused delete"])
