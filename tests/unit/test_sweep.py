@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from tests.unit.fakes import IdleCommitter
 
-from exactsink.contract import Committable, Event, InDoubt, LineageError, Txn, Undecided
+from exactsink.contract import Committable, Event, Fenced, InDoubt, LineageError, Txn, Undecided
+from exactsink.operate.refusals import check_old
 from exactsink.protocol.events import Events
 from exactsink.protocol.journal.log import Decision, Log, undecided_before, undecided_losers
 from exactsink.protocol.journal.records import Claim, DecidedSink, Note
@@ -101,6 +102,14 @@ def test_work_of_a_foreign_token_is_undecided_once_the_operator_names_it_and_onl
         "it sweeps all, or none"
     )
     assert older(listed(1), foreign, ahead, sweep_tokens=("ff",)) == [listed(1), foreign, ahead]
+
+
+@pytest.mark.parametrize(("age", "said"), [(59.0, "59 s old"), (-5.0, "-5 s old"), (None, "of unknown age")])
+def test_foreign_work_that_may_be_young_is_left_to_its_driver(age: float | None, said: str) -> None:
+    old = replace(listed(1), age_seconds=60.0)
+    check_old([old])
+    with pytest.raises(Fenced, match=f"{said}: its driver may be running"):
+        check_old([old, replace(listed(2), age_seconds=age)])
 
 
 @pytest.mark.parametrize("own", [mine(), LATER], ids=["my claim", "a later claim"])

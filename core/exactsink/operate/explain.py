@@ -141,4 +141,4 @@ def _of_others(doubt: Doubt, commands: Commands) -> Iterator[Line]:
     else:
         yield "safe", "nothing, until you know that no driver with another journal uses this job's name"
         yield "never", "commit or roll it back by hand: rows that were decided elsewhere would be lost, or doubled"
-        yield "next", f"{abort} --sweep-token {doubt.token} --reason 'TEXT' --yes"
+        yield "next", f"{abort} --sweep-token {doubt.token} --reason 'TEXT'"

@@ -69,12 +69,12 @@ def is_foreign(doubt: Doubt) -> LineageError:
 
 
 def check_old(foreign: Sequence[InDoubt]) -> None:
-    """Refuse foreign work that was begun recently, because nothing here fences its driver. Raises Fenced."""
-    ages = {p.ref: p.age_seconds for p in foreign if p.age_seconds is not None}
-    youngest = min(ages, key=ages.__getitem__, default="")
-    if youngest and ages[youngest] < LIVE_SECONDS:
+    """Refuse foreign work that may have been begun recently, because nothing here fences its driver. Raises Fenced."""
+    young = [p for p in foreign if p.age_seconds is None or p.age_seconds < LIVE_SECONDS]
+    if young:
+        age = "of unknown age" if young[0].age_seconds is None else f"{young[0].age_seconds:.0f} s old"
         raise Fenced(
-            f"{youngest} is {ages[youngest]:.0f} s old: its driver may be running",
+            f"{young[0].ref} is {age}: its driver may be running",
             why="its journal is elsewhere, so nothing here can stop that driver",
-            next=f"stop that driver, wait until its work is {LIVE_SECONDS:.0f} s old, or repeat with --take-over",
+            next=f"stop it, and wait until its work is {LIVE_SECONDS:.0f} s old; if it ended, repeat with --take-over",
         )

@@ -236,19 +236,19 @@ def _gravity(error: Exception) -> int:
 def in_doubt(epoch: int, sink: str, votes: Sequence[Committable], found: Sequence[object]) -> OutcomeUnknown | None:
     """Return the error for participants that are proven neither committed nor lost; None if there are none.
 
-    It names one of several for an operator to resolve, because one may have been committed and another not.
+    Its command names one participant, because one may have been committed and another not.
     """
     unknown = [(c.ref, one.evidence) for c, one in zip(votes, found, strict=False) if isinstance(one, Unknown)]
     if not unknown:
         return None
     (ref, evidence), *others = unknown
-    only, each = (f" --ref {shlex.quote(ref)}", f"; then {len(others)} more, each by itself") if others else ("", "")
+    each = f"; then {len(others)} more, each by itself" if others else ""
     return OutcomeUnknown(
         f"epoch {epoch} is decided, and {len(unknown)} participants of sink {sink} are in doubt",
         why=evidence,
         next="restore the parts that the evidence names, then start the job again; or look into the target, and record "
         f"the outcome: exactsink indoubt resolve JOB.toml --epoch {epoch} --sink {sink} --as committed --reason 'TEXT'"
-        f"{only} (or --as lost, and the job writes it again){each}",
+        f" --ref {shlex.quote(ref)} (or --as lost, and the job writes it again){each}",
     )
 
 
