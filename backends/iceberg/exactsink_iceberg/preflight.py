@@ -54,8 +54,9 @@ def table_problems(table: Table, options: IcebergOptions) -> Iterator[Finding]:
         yield Finding("warning", f"the table has {many} snapshots, and each commit lists all of them again", fix)
     for field in table.sort_order().fields:
         if not isinstance(field.transform, IdentityTransform):
-            what = f"the table is sorted by {field.transform} of column {field.source_id}"
-            yield Finding("warning", f"{what}: rows are written unsorted", "do nothing if you want that")
+            column = table.schema().find_column_name(field.source_id)
+            what = f"the table is sorted by {field.transform} of column {column}"
+            yield Finding("warning", f"{what}: only the columns before it sort the rows", "do nothing if you want that")
     if table.format_version != 2:
         fix = "write to a table of format version 2"
         yield Finding("error", f"the table has format version {table.format_version}; pyiceberg can't write it", fix)

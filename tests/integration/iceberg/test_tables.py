@@ -17,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import SortField, SortOrder
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from exactsink.contract import AlreadyCommitted, Committed, Fatal, Mark, PreflightError
@@ -254,10 +254,11 @@ def test_preflight_names_what_does_not_fit_and_a_start_refuses_it(lake: Lake) ->
     catalog = lake.catalog()
     catalog.create_namespace("shop")
     strict = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "kind", IntegerType()))
-    by = SortOrder(SortField(1, IdentityTransform()))
+    by = SortOrder(SortField(1, IdentityTransform()), SortField(2, BucketTransform(4)))
+    sorts = "warning: the table is sorted by bucket[4] of column kind: only the columns before it sort the rows"
     catalog.create_table("shop.orders", strict, sort_order=by, properties={"write.format.default": "avro"})
     assert found(lake, pa.schema([("kind", pa.string())]), branch="audit") == [
-        no_main, "error: the table requires this of its writers: avro",
+        no_main, sorts, "error: the table requires this of its writers: avro",
         "error: column kind is string, the table's is int32", "error: the rows have no column id",
     ]  # fmt: skip
     lake.table().transaction().remove_properties("write.format.default").commit_transaction()
