@@ -25,8 +25,6 @@ from tests.differential.plays import ENDS, Play, PlayError, drawn, play
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.fixture(params=["sqlite", "postgres", "mariadb", "duckdb"], scope="module")
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:

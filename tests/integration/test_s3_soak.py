@@ -16,8 +16,6 @@ from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.backend import FilesBackend, FilesOptions
 from tests.servers.s3 import own_s3
 
-pytest_plugins = ("tests.servers.fixtures",)
-
 _MOST_OF_A_PUT = 5 * 2**30
 _SCHEMA = pa.schema({"text": pa.string()})
 

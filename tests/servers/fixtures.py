@@ -1,4 +1,4 @@
-"""The servers as fixtures: a test module names this one in its `pytest_plugins`."""
+"""The servers as fixtures of all tests: tests/conftest.py names this module as a plugin."""
 
 from __future__ import annotations
 

@@ -17,8 +17,6 @@ from exactsink.protocol.journal.journal import Journal
 from exactsink.protocol.journal.stores import SeqTaken
 from exactsink.protocol.journal.stores.sql import SqlStore
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 IN_TRANSACTION = "SELECT current_setting('transaction_isolation') || ' ' || current_setting('lock_timeout')"
 PATIENCE = 120  # seconds until a condition that never comes says so
 

@@ -26,8 +26,6 @@ from exactsink.protocol.journal.stores import JournalStore, SeqTaken
 from exactsink.protocol.journal.stores.local import LocalStore
 from exactsink.protocol.journal.stores.sql import JOURNAL_TABLE, SqlStore
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 PATIENCE = 120  # seconds until a race that hangs says so
 Open = Callable[..., JournalStore]
 in_sql = pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)

@@ -10,8 +10,6 @@ from confluent_kafka import TopicPartition
 from exactsink.contract import Retryable
 from tests.integration.kafka.participants import Participants
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def test_rows_are_counted_by_their_transactions_whatever_lies_between(participants: Participants) -> None:
     first, aborted, second = (participants.vote(slot, *values) for slot, values in enumerate(("abcd", "xy", "efg")))

@@ -25,8 +25,6 @@ from tests.servers.kafka import Kafka, Record
 from tests.servers.kafka_jars import TOOLS, jars, java
 from tests.unit.random_records import java_murmur2, random_rows, to_batch
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _HEAD = 61
 
 

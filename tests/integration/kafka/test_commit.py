@@ -19,8 +19,6 @@ from exactsink_kafka.transactions import Ticket, prefix
 from tests.integration.kafka.marked import SCHEMA, Driver, Site, rows
 from tests.integration.kafka.participants import Participants, kinds, transaction_of
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def test_what_became_of_a_participant_before_is_reported_whatever_it_was(participants: Participants) -> None:
     """Each slot has a history of its own; all are asked for in one call."""

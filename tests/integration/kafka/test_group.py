@@ -18,8 +18,6 @@ from tests.servers.kafka import Kafka
 from tests.servers.kafka_jars import VERSION
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.fixture
 def admin(kafka: Kafka) -> Iterator[KafkaAdminClient]:

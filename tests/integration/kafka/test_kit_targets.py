@@ -8,8 +8,6 @@ from exactsink.contract import ConfigError
 from exactsink_kafka import conformance
 from exactsink_kafka.conformance import targets
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def test_the_kit_says_which_brokers_it_needs_and_which_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)

@@ -12,8 +12,6 @@ from exactsink.contract import Committed, Mark
 from exactsink_kafka.wire import Wire
 from tests.integration.kafka.marked import BIRTH, LINEAGE, SCHEMA, Site, rows
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def test_an_older_driver_s_renewal_is_fenced_and_never_puts_the_mark_back(
     site: Site, monkeypatch: pytest.MonkeyPatch

@@ -21,8 +21,6 @@ from tests.integration.kafka.marked import BIRTH, LINEAGE, SCHEMA, TOKEN, Site, 
 from tests.servers.kafka_view import Kafka
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.mark.parametrize("writer", ["plain", "fast"])
 def test_each_epoch_brings_its_mark_with_its_rows(kafka: Kafka, writer: str) -> None:

@@ -14,8 +14,6 @@ from exactsink_kafka.backend import KafkaBackend
 from tests.integration.kafka.marked import Driver, Site
 from tests.servers.kafka import own_kafka
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.mark.proof
 def test_a_broker_put_back_from_a_backup_stops_the_job_and_no_row_comes_twice(tmp_path: Path) -> None:

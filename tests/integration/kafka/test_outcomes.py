@@ -13,8 +13,6 @@ from exactsink_kafka.outcomes import resolve
 from exactsink_kafka.transactions import Voted
 from tests.integration.kafka.participants import TOKEN, Participants, transaction_of
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def moved_on(participants: Participants, slot: int = 0, *, commit: bool = True) -> Committable:
     """Return the vote of a transaction that was ended, and whose id another attempt has taken since."""

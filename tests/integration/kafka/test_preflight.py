@@ -18,8 +18,6 @@ from tests.integration.kafka.preflight_site import ROWS, check, context
 from tests.servers.kafka import Kafka
 from tests.servers.ports import Ports
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 DAY = 86_400
 TIMED = ROWS.append(pa.field("timestamp", pa.timestamp("us", "UTC")))
 

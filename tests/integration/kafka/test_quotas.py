@@ -20,8 +20,6 @@ from tests.integration.kafka.marked import Driver, Site
 from tests.integration.kafka.test_sender import amiss
 from tests.servers.kafka_view import Kafka
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.fixture(autouse=True)
 def early(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> list[float]:

@@ -10,8 +10,6 @@ import pytest
 from exactsink.contract import InDoubt
 from tests.integration.kafka.participants import TOKEN, Participants, transaction_of
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def of_ref(ref: str) -> InDoubt:
     return InDoubt(ref, 1, TOKEN)

@@ -27,8 +27,6 @@ from tests.integration.kafka.participants import TOKEN, Participants, kinds, tra
 from tests.servers.kafka import KafkaServer, own_kafka
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[KafkaServer]:

@@ -24,8 +24,6 @@ from exactsink_kafka.wire import Wire
 from tests.integration.kafka.participants import Participants, transaction_of
 from tests.servers.kafka_view import Kafka
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def threads(client_id: str) -> list[str]:
     return [thread.name for thread in threading.enumerate() if client_id in thread.name]

@@ -24,8 +24,6 @@ from tests.servers.waiting import wait_until
 from tests.unit.odd_names import ODD_NAMES
 from tests.unit.random_records import java_murmur2
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.mark.parametrize("minutes", [-20, 20])
 def test_an_executor_whose_clock_is_wrong_votes_with_the_same_deadline(

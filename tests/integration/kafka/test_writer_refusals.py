@@ -19,8 +19,6 @@ from tests.integration.kafka.attempts import HEADERS, Attempts, attempts_on, row
 from tests.servers.kafka import Kafka
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 ROOT = Path(__file__).parents[3]
 
 

@@ -19,8 +19,6 @@ from exactsink_postgres.locks import LockWatch, Waiting
 from tests.integration.postgres.sinks import ROWS, Branches, rows
 from tests.servers.postgres import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.fixture
 def table(branches: Branches) -> Branches:

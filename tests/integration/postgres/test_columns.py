@@ -24,8 +24,6 @@ from exactsink_postgres.tables import Table, chosen_columns, problems, read_tabl
 from exactsink_postgres.type_mapping import column_type
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def made(connection: psycopg.Connection, columns: Mapping[str, str]) -> Table:
     """Make table `t` anew; `place` numbers the rows as they came, and with `net` they go as text."""

@@ -21,8 +21,6 @@ from exactsink_postgres.options import PostgresOptions
 from tests.integration.postgres.sinks import SCHEMA, Branches, new_sink
 from tests.servers.postgres import PostgresServer, wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 REFUSED = {
     "22P02": ("int_or_word", 'enum int_or_word: "b"', "line 2, column v"),
     "22001": ("text, w varchar(1) GENERATED ALWAYS AS (v || v) STORED", "too long for type", "line 2"),

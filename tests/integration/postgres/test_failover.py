@@ -22,8 +22,6 @@ from tests.integration.postgres.driver_runs import Runs, Step, counted, said, sc
 from tests.integration.postgres.sinks import Staged
 from tests.servers.postgres_pair import Pair, fail_over, halt
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 TABLES = {"two_phase": "t", "staged": "u"}
 
 

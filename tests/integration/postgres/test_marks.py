@@ -13,8 +13,6 @@ from exactsink.contract import Mark, Retryable
 from tests.integration.postgres.sinks import TOKEN, Branches, Staged, kinds, new_sink
 from tests.servers.postgres import PostgresServer, wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 STRATEGIES = ["two_phase", "staged"]
 BOUND = Mark("l1")
 _Answer = TypeVar("_Answer")

@@ -11,8 +11,6 @@ from exactsink_postgres.options import TableName
 from tests.integration.postgres.sinks import Staged, new_sink
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 ODD = "Ünï 100%s {0} \"q\" 'a' \\ $1"
 ROWS = pa.schema([("select", pa.int64()), (ODD, pa.string()), ("from", pa.string())])
 

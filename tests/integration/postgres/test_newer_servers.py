@@ -12,8 +12,6 @@ from exactsink.contract import Fatal, Finding, Retryable
 from tests.integration.postgres.sinks import SCHEMA, Branches, Staged, new_sink
 from tests.servers.postgres import Postgres, own_postgres, wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _COUNT = itertools.count()
 _VIRTUAL = """id bigint, v text, twice bigint GENERATED ALWAYS AS (id * 2) VIRTUAL, owner bigint DEFAULT 9,
     CONSTRAINT even CHECK (twice < 100), CONSTRAINT loose CHECK (id < 0) NOT ENFORCED,

@@ -9,8 +9,6 @@ from exactsink.toolkit.sql import quoted
 from tests.integration.postgres.sinks import Branches, batch, kinds, new_sink
 from tests.unit.odd_names import ODD_NAMES
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.mark.parametrize("odd", ODD_NAMES.values(), ids=ODD_NAMES)
 def test_odd_names_of_a_schema_a_table_and_columns(database: str, odd: str) -> None:

@@ -15,8 +15,6 @@ from tests.integration.postgres.sinks import ROWS, Branches
 from tests.servers.pgbouncer import PgBouncer, own_pgbouncer
 from tests.servers.postgres import Postgres, PostgresServer, wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 SETTINGS = "SELECT current_setting('lock_timeout'), current_setting('synchronous_commit')"
 
 

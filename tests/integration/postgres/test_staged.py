@@ -15,8 +15,6 @@ from psycopg.conninfo import make_conninfo
 from exactsink.contract import Fatal, Lost, Unknown
 from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _Answer = TypeVar("_Answer")
 
 

@@ -17,9 +17,6 @@ from exactsink_postgres.tables import read_table
 from tests.integration.postgres.sinks import SCHEMA, new_sink
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
-
 _Rows = list[tuple[int | None, str | None]]
 # Columns of the table, which holds (1, 'a'), what the message must say, and rows that are refused, by partition.
 _BROKEN: dict[str, tuple[str, str, list[_Rows]]] = {

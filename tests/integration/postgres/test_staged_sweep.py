@@ -11,8 +11,6 @@ import pytest
 from exactsink.contract import Fatal, Retryable
 from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _TABLES = r"SELECT oid FROM pg_class WHERE relname LIKE 'exactsink\_rows\_%' AND relkind = 'r' "
 _TABLES += "AND relnamespace = to_regnamespace(current_schema()) ORDER BY 1"
 

@@ -13,8 +13,6 @@ from tests.integration.postgres.sinks import SCHEMA, Staged
 from tests.servers.postgres import PostgresServer, client, own_postgres
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _DUMPS = 8
 
 _PERSISTENCE = (

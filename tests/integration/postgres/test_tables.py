@@ -15,8 +15,6 @@ from exactsink_postgres.tables import Table, added_columns, chosen_columns, crea
 from exactsink_postgres.type_mapping import Column
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 @pytest.fixture(scope="module")
 def database(postgres: Postgres) -> str:

@@ -13,8 +13,6 @@ from tests.integration.postgres import test_columns as columns
 from tests.integration.postgres.sinks import Branches, new_sink
 from tests.servers.postgres import Postgres, own_postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 TEXTS = {
     "inet": ["10.0.0.1/8", None, "::ffff:1.2.3.4", "fe80::1"],
     "cidr": ["10.0.0.0/8", None, "2001:db8::/32"],

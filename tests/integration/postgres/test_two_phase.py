@@ -14,8 +14,6 @@ from exactsink_postgres.committer import finish, list_prepared
 from exactsink_postgres.server import Session
 from tests.integration.postgres.sinks import ROWS, Branches, kinds
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def test_outcomes_come_in_the_order_of_the_committables_and_one_that_is_gone_stops_no_other(branches: Branches) -> None:
     epoch = branches.table().prepare_many(6)

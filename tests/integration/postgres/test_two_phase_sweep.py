@@ -13,8 +13,6 @@ from exactsink.contract import InDoubt, Retryable
 from tests.integration.postgres.sinks import TOKEN, Branches
 from tests.servers.postgres import Postgres, wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 
 def test_prepared_ones_and_living_sessions_are_listed_and_rolled_back(branches: Branches) -> None:
     orphan = branches.table().prepare(0, 1, attempt=4)

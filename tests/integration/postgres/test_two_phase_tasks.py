@@ -19,8 +19,6 @@ from exactsink_postgres.server import KeptSession
 from tests.integration.postgres.sinks import ROWS, Branches, rows
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 WIDER = ROWS.append(pa.field("more", pa.float64()))
 REFUSED = {
     "unique": ("id bigint CONSTRAINT once PRIMARY KEY, kind text", (1, 2, 1), ["once", "(id)=(1)"]),

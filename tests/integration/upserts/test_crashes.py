@@ -25,8 +25,6 @@ from exactsink_postgres.public import Marks
 from tests.servers.mariadb import MariaDB, MariaDBServer, own_mariadb
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 Server: TypeAlias = "MariaDBServer | PostgresServer"
 Run: TypeAlias = Callable[[str], Iterable[Any]]
 

@@ -17,8 +17,6 @@ from tests.integration.upserts.test_mariadb import Here
 from tests.servers.mariadb import MariaDB, own_mariadb
 from tests.unit.upsert_sink import SCHEMA, Sink, rows_of
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _T = "CREATE TABLE t (id BIGINT PRIMARY KEY, v VARCHAR(9), o BIGINT)"
 _TEXT_KEY = "CREATE TABLE t (id VARCHAR(9) PRIMARY KEY, v VARCHAR(9), o BIGINT)"
 _ASKED: dict[str, list[tuple[str, dict[str, Any], str, str]]] = {

@@ -28,8 +28,6 @@ from tests.integration.upserts.other_columns import COLUMNS, TABLE, Row, Target,
 from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _COUNT = itertools.count()
 _TOKEN = "0123456789abcdef"
 

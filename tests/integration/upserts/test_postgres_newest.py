@@ -15,8 +15,6 @@ from tests.integration.upserts.test_postgres import Sink
 from tests.integration.upserts.test_postgres_questions import _GUARD, _check, _rows
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _PLAIN = f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text, n bigint)"
 _TEMPORAL = f"""CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v daterange, n bigint, room int4range GENERATED ALWAYS AS
     (int4range(1, 2)) STORED, CONSTRAINT free UNIQUE (room, v WITHOUT OVERLAPS))"""

@@ -18,8 +18,6 @@ from tests.integration.upserts.other_columns import TABLE
 from tests.integration.upserts.test_postgres import Sink
 from tests.servers.postgres import Postgres
 
-pytest_plugins = ["tests.servers.fixtures"]
-
 _SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("n", pa.int64())])
 _TABLE = f"CREATE TABLE {TABLE} (k bigint PRIMARY KEY, v text, n bigint)"
 _THERE = f"INSERT INTO {TABLE} VALUES (1, 'a', 5), (9, 'b', 5)"

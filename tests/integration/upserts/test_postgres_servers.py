@@ -14,7 +14,6 @@ from tests.integration.upserts.test_postgres import _GUARDED, Sink, _rows, _task
 from tests.servers.postgres import PostgresServer, client, own_postgres
 from tests.servers.waiting import wait_until
 
-pytest_plugins = ["tests.servers.fixtures"]
 __all__ = ["upserts"]
 
 _SETTINGS = {"max_standby_streaming_delay": "0"}
