@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from tests.unit.manual_job import Job
 from tests.unit.os_faults import refused
+from tests.unit.two_sinks import Shop
 
 from exactsink.cli.main import main
 
@@ -43,6 +45,27 @@ def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    return Shop(tmp_path)
+
+
+@pytest.fixture
+def in_doubt(shop: Shop) -> Shop:
+    """Epoch 0 is in both sinks. Epoch 1 is decided and in neither: the table refuses it, and its driver is dead."""
+    shop.epochs(0)
+    shop.close_table()
+    shop.epochs(1)
+    return shop
+
+
+@pytest.fixture
+def mute() -> Iterator[int]:
+    """The port of a server that takes connections, and says nothing."""
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
+        yield server.getsockname()[1]
 
 
 @pytest.fixture(params=["links", "no links"])

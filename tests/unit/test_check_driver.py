@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -47,13 +46,6 @@ def shop(tmp_path: Path) -> Shop:
     made = Shop(tmp_path)
     made.epochs(0)
     return made
-
-
-@pytest.fixture
-def mute() -> Iterator[int]:
-    """The port of a server that accepts, and says nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        yield server.getsockname()[1]
 
 
 def test_a_healthy_job_is_looked_at_without_spark(shop: Shop, check: Check) -> None:

@@ -60,13 +60,6 @@ JOURNAL = 'journal = "postgresql+psycopg://u:hidden@127.0.0.1:{port}/log"\n'
 
 
 @pytest.fixture
-def silent() -> Iterator[int]:
-    """The port of a server that takes connections, and says nothing."""
-    with socket.create_server(("127.0.0.1", 0), backlog=50) as server:
-        yield server.getsockname()[1]
-
-
-@pytest.fixture
 def closed() -> Iterator[int]:
     """A port that refuses: it is bound, and nobody listens."""
     with socket.socket() as bound:
@@ -123,15 +116,15 @@ def test_a_look_at_the_job_does_not_wait_for_who_refuses(
 
 
 def test_who_takes_connections_and_says_nothing_is_named_in_time(
-    tmp_path: Path, silent: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mute: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "_busy_seconds", float)
-    opened = Opened.of(write(tmp_path, silent))
+    opened = Opened.of(write(tmp_path, mute))
     with pytest.raises(Retryable) as raised:
         reachable(opened.config, opened.sinks, seconds=0.5)
     lines = raised.value.what.splitlines()
     assert lines[0] == "4 servers don't answer:"
-    assert all("has not answered within 0.5 s" in line and f"127.0.0.1:{silent}" in line for line in lines[1:])
+    assert all("has not answered within 0.5 s" in line and f"127.0.0.1:{mute}" in line for line in lines[1:])
 
 
 def test_one_that_is_down_is_the_message_and_none_is_no_error(tmp_path: Path, closed: int) -> None:

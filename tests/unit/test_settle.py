@@ -23,16 +23,6 @@ Patch = pytest.MonkeyPatch
 REASON = ("--reason", "seen", "--yes")
 
 
-@pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    """Epoch 1 is decided and in neither sink: the table is closed, and files come after it."""
-    made = Shop(tmp_path)
-    made.epochs(0)
-    made.close_table()
-    made.epochs(1)
-    return made
-
-
 def words_kept(shop: Shop) -> list[object]:
     return [kept for kept in Opened.of(shop.file).operator().read().anchors if isinstance(kept, Action | Resolve)]
 
@@ -47,11 +37,11 @@ def unmarked(shop: Shop) -> None:
     shutil.rmtree(shop.folder / "lake/_exactsink/shop.lake")
 
 
-def test_a_sink_is_committed_after_those_that_it_comes_after_or_not_at_all(shop: Shop, command: Command) -> None:
-    words = ("recover", shop.file, "--sink", "lake", *REASON)
-    assert (command(*words).code != 0, shop.lake_rows()) == (True, 3)
-    shop.sql("DROP TRIGGER closed")
-    assert (command(*words).code, shop.lake_rows()) == (0, 6)
+def test_a_sink_is_committed_after_those_that_it_comes_after_or_not_at_all(in_doubt: Shop, command: Command) -> None:
+    words = ("recover", in_doubt.file, "--sink", "lake", *REASON)
+    assert (command(*words).code != 0, in_doubt.lake_rows()) == (True, 3)
+    in_doubt.sql("DROP TRIGGER closed")
+    assert (command(*words).code, in_doubt.lake_rows()) == (0, 6)
 
 
 @pytest.mark.parametrize("run", [None, "monday"])
@@ -79,53 +69,53 @@ def test_a_sink_that_is_settled_alone_completes_neither_its_epoch_nor_its_run(
     assert isinstance(kept[-2 if run else -1], Complete if run else Clean)
 
 
-def test_another_sink_that_went_back_stops_a_commit(shop: Shop, command: Command) -> None:
-    shop.sql("DROP TRIGGER closed")
-    unmarked(shop)
-    ended = command("recover", shop.file, "--sink", "table", *REASON)
-    assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
+def test_another_sink_that_went_back_stops_a_commit(in_doubt: Shop, command: Command) -> None:
+    in_doubt.sql("DROP TRIGGER closed")
+    unmarked(in_doubt)
+    ended = command("recover", in_doubt.file, "--sink", "table", *REASON)
+    assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(in_doubt)) == (3, True, [])
 
 
 def test_a_target_that_goes_back_during_a_commit_is_seen_after_it(
-    shop: Shop, command: Command, monkeypatch: Patch
+    in_doubt: Shop, command: Command, monkeypatch: Patch
 ) -> None:
-    shop.sql("DROP TRIGGER closed")
-    before = Session(Opened.of(shop.file).sinks["lake"].backend, JobContext("shop", "lake", ""), "").mark()
+    in_doubt.sql("DROP TRIGGER closed")
+    before = Session(Opened.of(in_doubt.file).sinks["lake"].backend, JobContext("shop", "lake", ""), "").mark()
     monkeypatch.setattr(FilesCommitter, "mark", lambda self: before)
-    ended = command("recover", shop.file, "--sink", "lake", *REASON)
-    assert (ended.code, "lacks rows of epochs 1 to 1" in ended.err, words_kept(shop)) == (3, True, [])
+    ended = command("recover", in_doubt.file, "--sink", "lake", *REASON)
+    assert (ended.code, "lacks rows of epochs 1 to 1" in ended.err, words_kept(in_doubt)) == (3, True, [])
 
 
 def test_nothing_is_aborted_while_a_mark_may_show_that_the_journal_lacks_decisions(
-    shop: Shop, command: Command, monkeypatch: Patch
+    in_doubt: Shop, command: Command, monkeypatch: Patch
 ) -> None:
-    shop.sql("DROP TRIGGER closed")
+    in_doubt.sql("DROP TRIGGER closed")
     with monkeypatch.context() as patch:
         patch.setattr("exactsink.protocol.journal.journal.Journal.decide", _die)
-        shop.epochs(1, 2)
-    unmarked(shop)
-    begun = [line["ref"] for line in command("indoubt", "list", shop.file, "--json").body if line["epoch"] == 2]
-    ended = command("recover", shop.file, "--ref", begun[0], "--ref", begun[1], *REASON)
-    assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(shop)) == (3, True, [])
-    assert len(list((shop.folder / "lake/_exactsink").glob("shop.lake.*.e2.*"))) == 1
+        in_doubt.epochs(1, 2)
+    unmarked(in_doubt)
+    begun = [line["ref"] for line in command("indoubt", "list", in_doubt.file, "--json").body if line["epoch"] == 2]
+    ended = command("recover", in_doubt.file, "--ref", begun[0], "--ref", begun[1], *REASON)
+    assert (ended.code, "sink lake: its target holds no mark" in ended.err, words_kept(in_doubt)) == (3, True, [])
+    assert len(list((in_doubt.folder / "lake/_exactsink").glob("shop.lake.*.e2.*"))) == 1
 
 
 def _die(*_: object) -> None:
     raise Retryable("the process dies here")
 
 
-def test_what_shows_is_not_given_up(shop: Shop, command: Command, monkeypatch: Patch) -> None:
+def test_what_shows_is_not_given_up(in_doubt: Shop, command: Command, monkeypatch: Patch) -> None:
     """The store proves the rows lost, and the mark says that they show: one of the two is not this journal's."""
-    shop.sql("DROP TRIGGER closed")
-    lose(shop)
-    mark, shows = FilesCommitter.mark, Mark(Opened.of(shop.file).operator().read().lineage, 1)
+    in_doubt.sql("DROP TRIGGER closed")
+    lose(in_doubt)
+    mark, shows = FilesCommitter.mark, Mark(Opened.of(in_doubt.file).operator().read().lineage, 1)
     with monkeypatch.context() as patch:
         patch.setattr(FilesCommitter, "mark", lambda self: mark(self) and shows)
-        words = ("indoubt", "resolve", shop.file, "--epoch", "1", "--sink", "lake", "--as", "given-up", *REASON)
+        words = ("indoubt", "resolve", in_doubt.file, "--epoch", "1", "--sink", "lake", "--as", "given-up", *REASON)
         ended = command(*words)
         nothing = "nothing of epoch 1 in sink lake is proven lost" in ended.err
-        assert (ended.code, nothing, words_kept(shop)) == (2, True, [])
-    assert (command(*words).code, len(words_kept(shop))) == (0, 1)
+        assert (ended.code, nothing, words_kept(in_doubt)) == (2, True, [])
+    assert (command(*words).code, len(words_kept(in_doubt))) == (0, 1)
 
 
 def test_printed_commands_give_up_only_what_is_missing(tmp_path: Path, command: Command) -> None:
@@ -148,16 +138,16 @@ def test_printed_commands_give_up_only_what_is_missing(tmp_path: Path, command: 
 
 @pytest.mark.parametrize("name", ["adopt", "rebase"])
 def test_lost_votes_are_not_passed_over_by_another_checkpoint(
-    shop: Shop, command: Command, monkeypatch: Patch, name: str
+    in_doubt: Shop, command: Command, monkeypatch: Patch, name: str
 ) -> None:
     """Those of a rebase go between its plan and its claim: what was lost before stands in the plan."""
-    shop.sql("DROP TRIGGER closed")
-    shutil.rmtree(shop.folder / "chk")
+    in_doubt.sql("DROP TRIGGER closed")
+    shutil.rmtree(in_doubt.folder / "chk")
     check = RebasePlan.check_named
-    monkeypatch.setattr(RebasePlan, "check_named", lambda plan, *words: lose(shop) or check(plan, *words))
+    monkeypatch.setattr(RebasePlan, "check_named", lambda plan, *words: lose(in_doubt) or check(plan, *words))
     words = ["--sink", "lake=0", "--sink", "table=0", "--batch", "0", *REASON]
-    lose(shop) if name == "adopt" else None
-    ended = command(name, shop.file, *(words if name == "rebase" else ()))
-    log = Opened.of(shop.file).operator().read()
-    assert (ended.code, "participants of lake are lost" in ended.err, words_kept(shop)) == (3, True, [])
+    lose(in_doubt) if name == "adopt" else None
+    ended = command(name, in_doubt.file, *(words if name == "rebase" else ()))
+    log = Opened.of(in_doubt.file).operator().read()
+    assert (ended.code, "participants of lake are lost" in ended.err, words_kept(in_doubt)) == (3, True, [])
     assert (log.query_id, log.decision and log.decision.rows) == ("query-1", {"lake": 3, "table": 3})

@@ -44,20 +44,6 @@ WAIT = ("--within", "60")  # a busy machine is no store that is down
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Shop:
-    return Shop(tmp_path)
-
-
-@pytest.fixture
-def in_doubt(shop: Shop) -> Shop:
-    """Epoch 0 is in both sinks; epoch 1 is decided, the table refuses it, and its driver is dead."""
-    shop.epochs(0)
-    shop.close_table()
-    shop.epochs(1)
-    return shop
-
-
-@pytest.fixture
 def status(command: Command) -> Callable[..., Ended]:
     def ask(job: Shop | Job, *more: str) -> Ended:
         return command("status", job.file, *WAIT, "--json", *more)

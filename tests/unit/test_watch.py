@@ -35,16 +35,6 @@ from exactsink.watch.web import PageServer, place_of
 Command = Callable[..., Ended]
 
 
-@pytest.fixture
-def in_doubt(tmp_path: Path) -> Shop:
-    """Epoch 0 is in both sinks; epoch 1 is decided, the table refuses it, and its driver is dead."""
-    shop = Shop(tmp_path)
-    shop.epochs(0)
-    shop.close_table()
-    shop.epochs(1)
-    return shop
-
-
 def look(shop: Shop) -> Seen:
     opened = Opened.of(shop.file)
     with closing(opened.operator()) as operator:
