@@ -90,11 +90,17 @@ def each_step(run: Callable[[int], list[int]], least: int) -> None:
             return
 
 
-def one_binds(root: Path, nth: int, then: str, one: Session, two: Session) -> list[int]:
-    """Bind a folder at the nth step of another journal's own try, which may die there. Return the steps: one binds."""
-    found: list[Mark] = []
-    action = kill if then == "dies" else lambda: found.append(two.put_birth())
-    with at_step(root, nth, action) as ran, suppress(Killed):
-        found.append(one.put_birth())
-    assert len({*found, two.put_birth(), one.put_birth()}) == 1
-    return ran
+def one_binds(folder: Path, then: str, session_of: Callable[[Path, str], Session]) -> None:
+    """Bind a folder at each step of another journal's own try, which may die there: one of the two binds."""
+
+    def run(nth: int) -> list[int]:
+        root = folder / str(nth)
+        one, two = session_of(root, "L1"), session_of(root, "L2")
+        found: list[Mark] = []
+        action = kill if then == "dies" else lambda: found.append(two.put_birth())
+        with at_step(root, nth, action) as ran, suppress(Killed):
+            found.append(one.put_birth())
+        assert len({*found, two.put_birth(), one.put_birth()}) == 1
+        return ran
+
+    each_step(run, least=8)

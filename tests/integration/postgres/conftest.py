@@ -12,7 +12,7 @@ import pytest
 from exactsink_postgres.own_tables import MARKS_TABLE
 from tests.integration.postgres.driver_runs import Runs
 from tests.integration.postgres.preflight_checks import SLOTS
-from tests.integration.postgres.sinks import Branches
+from tests.integration.postgres.sinks import Branches, Staged, new_sink
 from tests.servers.postgres import Postgres, PostgresServer, own_postgres
 
 _COUNT = itertools.count()
@@ -28,6 +28,13 @@ def two_phase_database(postgres: Postgres) -> str:
 def database(postgres: Postgres) -> str:
     """One database for this worker's staged sinks, each in a schema of its own."""
     return postgres.new_database("staged")
+
+
+@pytest.fixture
+def sink(database: str) -> Iterator[Staged]:
+    """A job of the test's own, with a table t without a key."""
+    with new_sink(database, "CREATE TABLE t (id bigint, v text)") as sink:
+        yield sink
 
 
 @pytest.fixture

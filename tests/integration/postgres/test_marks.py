@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
@@ -16,12 +16,6 @@ from tests.servers.postgres import PostgresServer, wait_until
 STRATEGIES = ["two_phase", "staged"]
 BOUND = Mark("l1")
 _Answer = TypeVar("_Answer")
-
-
-@pytest.fixture
-def sink(database: str) -> Iterator[Staged]:
-    with new_sink(database, "CREATE TABLE t (id bigint, v text)") as sink:
-        yield sink
 
 
 # What stands in the target

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import psycopg
@@ -13,12 +12,6 @@ from tests.integration.postgres.sinks import SCHEMA, Staged, new_sink
 
 _TABLES = r"SELECT oid FROM pg_class WHERE relname LIKE 'exactsink\_rows\_%' AND relkind = 'r' "
 _TABLES += "AND relnamespace = to_regnamespace(current_schema()) ORDER BY 1"
-
-
-@pytest.fixture
-def sink(database: str) -> Iterator[Staged]:
-    with new_sink(database, "CREATE TABLE t (id bigint, v text)") as sink:
-        yield sink
 
 
 def others_of(sink: Staged) -> list[Staged]:
