@@ -263,8 +263,7 @@ class _Checked(ExactsinkError):
 
 def _written(session: Session, epoch: int, partitions: Sequence[pa.Table]) -> tuple[Any, Any, Session]:
     """Write the epoch as a driver that dies, then as the next one. Raises what refuses it."""
-    schema = partitions[0].schema
-    found = session.with_committer(lambda committer: list(committer.check(schema, None)))
+    found = session.with_committer(lambda committer: list(committer.check(partitions[0].schema, None)))
     for finding in found:
         if finding.severity == "error":
             raise _Checked(finding.message, next=finding.fix)

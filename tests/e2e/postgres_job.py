@@ -66,8 +66,7 @@ class Database:
     def staged(self) -> list[str]:
         """Staging tables in use, and registered participants."""
         registered = self.execute("SELECT participant FROM exactsink_staging.exactsink_staged")
-        found = [*self.execute(_STAGING_TABLES), *registered]
-        return sorted(name for (name,) in found)
+        return sorted(name for (name,) in [*self.execute(_STAGING_TABLES), *registered])
 
     @property
     def writing(self) -> list[str]:

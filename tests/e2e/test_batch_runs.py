@@ -80,8 +80,7 @@ def test_run_whose_driver_ended_is_finished_or_starts_over(spark: SparkSession, 
     assert reached.called
     decided = step == "keep"
     assert bool(in_lake(tmp_path)) == decided
-    result = Job.from_toml(path).write(_rows(spark, 0), run="r")
-    assert result.already_done == decided
+    assert Job.from_toml(path).write(_rows(spark, 0), run="r").already_done == decided
     assert in_lake(tmp_path) == in_table(tmp_path) == Counter(range(300))
     history = JobHistory.of(Job.from_toml(path).config, "r")
     assert history.journal(lambda _: None).read().last_generation == 2
@@ -173,11 +172,9 @@ def test_sink_whose_rows_are_guarded_by_epoch_takes_no_runs(
 def test_journal_in_a_database(spark: SparkSession, tmp_path: Path) -> None:
     """The stream's and each run's history stand in one table, apart from each other."""
     write_source(tmp_path, 2)
-    path = write_job(tmp_path, job=f'journal = "sqlite:///{tmp_path}/journal.db"\n')
-    job = Job.from_toml(path)
+    job = Job.from_toml(write_job(tmp_path, job=f'journal = "sqlite:///{tmp_path}/journal.db"\n'))
     supervise(job, lambda: read_source(job.config, spark))
-    first = job.write(_rows(spark, 5000), run="r")
-    assert not first.already_done
+    assert not job.write(_rows(spark, 5000), run="r").already_done
     assert job.write(_rows(spark, 9000), run="r").already_done
     write_source(tmp_path, 3)
     supervise(job, lambda: read_source(job.config, spark))

@@ -45,8 +45,7 @@ def _left(folder: Path) -> list[Path]:
 
 def test_the_ways_of_a_jobs_one_sink(tmp_path: Path, jvm: WarmJvm) -> None:
     write_source(tmp_path, 1)
-    job = write_job(tmp_path, LINES, source=TWO_FILES)
-    tables = _whole(tmp_path, jvm, f"--job={job}")
+    tables = _whole(tmp_path, jvm, f"--job={write_job(tmp_path, LINES, source=TWO_FILES)}")
     (way, *_, size), *others = tables["Throughput, medians of the rounds"].rows
     assert (way, others) == ("lines json", [])
     assert size > 0  # type: ignore[operator]

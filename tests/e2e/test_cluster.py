@@ -22,9 +22,8 @@ def test_executor_killed_in_the_middle_of_its_write_and_another_when_its_first_s
     write_source(tmp_path, 6)
     spark = SPARK.replace("local[2]", "local-cluster[2,1,1024]") + slow_tasks.CONF % ("hold", "0,1")
     sinks = kafka_sink.sink(AS_THEY_COME) + database.sinks()
-    job = write_job(tmp_path, sinks, slow_tasks.TRANSFORM, TWO_FILES, spark)
     with gate_of(database) as gate:
-        driver = drivers.start(job)
+        driver = drivers.start(write_job(tmp_path, sinks, slow_tasks.TRANSFORM, TWO_FILES, spark))
         marks = [slow_tasks.mark(tmp_path, partition) for partition in (0, 1)]
         driver.until(lambda: all(mark.exists() for mark in marks), "two tasks in the middle of their writes")
         victim, other = (slow_tasks.acting(tmp_path, partition) for partition in (0, 1))

@@ -113,8 +113,7 @@ where = "amount < 1"
 distribution = 3
 """
     )
-    job = Job.from_toml(write_job(tmp_path, sinks))
-    _run(job, spark)
+    _run(Job.from_toml(write_job(tmp_path, sinks)), spark)
     assert in_lake(tmp_path) == ids(2)
     assert set(in_table(tmp_path)) == {row for row in ids(2) if row % 500 % 3 == 1}
     lines = spark.read.json(str(tmp_path / "lines")).orderBy("id").collect()

@@ -263,5 +263,4 @@ def test_a_users_script_is_checked_by_its_types(tmp_path: Path) -> None:
 
 
 def test_query_has_the_names_of_sparks_own() -> None:
-    names = {name for name in dir(StreamingQuery) if not name.startswith("_")}
-    assert names <= set(dir(Query))
+    assert {name for name in dir(StreamingQuery) if not name.startswith("_")} <= set(dir(Query))

@@ -28,8 +28,7 @@ def _by_parity(frame: DataFrame) -> Mapping[str, DataFrame]:
 
 
 def _run(job: Job, spark: SparkSession) -> None:
-    query = job.start(read_source(job.config, spark), route=_by_parity)
-    query.awaitTermination()
+    job.start(read_source(job.config, spark), route=_by_parity).awaitTermination()
     job.close()
 
 

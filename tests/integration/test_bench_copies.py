@@ -47,8 +47,7 @@ class _Drivers:
         """Run two epochs, then one whose driver is killed; return the rows before that, and what is in doubt after."""
         assert ended(start(lambda: run_driver(self._script(2), None))) == 0
         rows = ask(lambda: count(self.target, self.place, 20))
-        fault = Fault("vote", "after", epoch=2)
-        trigger = FaultTrigger(fault, self._script(3).folder / "fired")
+        trigger = FaultTrigger(Fault("vote", "after", epoch=2), self._script(3).folder / "fired")
         assert ended(start(lambda: run_driver(self._script(3), trigger))) == KILLED
         return rows, ask(lambda: in_doubt(self._script(0))[self.sink.name])
 

@@ -58,14 +58,13 @@ def keep(folder: Path, name: str, address: str, remove: Callable[[], None]) -> N
 def _start_keeper(folder: Path, name: str, module: str, release: str) -> None:
     place = folder / f"{name}.place"
     log = folder / f"{name}.keeper.log"
-    root = Path(__file__).parents[2]
     with open(log, "wb") as output:  # never a pipe of the worker's: its reader would wait for the keeper's end
         keeper = subprocess.Popen(
             [sys.executable, "-m", module, str(folder), name, release],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            cwd=root,
+            cwd=Path(__file__).parents[2],
             start_new_session=True,
         )
 

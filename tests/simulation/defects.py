@@ -206,8 +206,7 @@ def _sources_only(patch: Patch) -> None:
     """Hash the sources' lines of a batch's offsets, not the line with its time and watermark."""
 
     def fingerprint(self: Any, batch: int) -> str:
-        text = (self._folder / "offsets" / str(batch)).read_text()
-        return "".join(text.splitlines()[2:])
+        return "".join((self._folder / "offsets" / str(batch)).read_text().splitlines()[2:])
 
     patch.setattr(Checkpoint, "fingerprint", fingerprint)
 

@@ -263,8 +263,7 @@ def run(
             break
         between(world, number)
         run_all(f"next-{number}")
-    ends = {name: driver.end for name, driver in drivers.items()}
-    return Run(world, ends, dict(world.steps))
+    return Run(world, {name: driver.end for name, driver in drivers.items()}, dict(world.steps))
 
 
 def last_start(run_: Run, defect: Callable[[SinkStore], None]) -> list[str]:

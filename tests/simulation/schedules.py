@@ -98,8 +98,7 @@ def lost_votes(lab: Lab) -> Iterator[Run]:
         base = Schedule(losses=frozenset(losses))
         yield lab.settled(base)
         for step, fault in lab.thinned(itertools.product(steps_of(lab, base), FAULTS)):
-            once = replace(base, faults={("A", step): fault})
-            yield lab.settled(once)
+            yield lab.settled(replace(base, faults={("A", step): fault}))
         for step in lab.thinned(steps_of(lab, base)):
             yield lab.settled(replace(base, switches={("A", step): "B"}))
     whole = Schedule(losses=frozenset({("lake", 1, 0), ("lake", 1, 1)}), recut=True)

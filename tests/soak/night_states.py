@@ -122,8 +122,7 @@ def _servers() -> Iterator[State]:
 
 
 def _users() -> Iterator[State]:
-    two = ("lake", "table")
-    made = {"sinks": two, "uid": SERVICE}
+    made = {"sinks": ("lake", "table"), "uid": SERVICE}
     yield State("root recovers after a kill", partial(_root, "decide", "recover"), **made)  # type: ignore[arg-type]
     yield State("root recovers twice after a kill", partial(_root, "pre_commit", "recover", "recover"), **made)  # type: ignore[arg-type]
     yield State("root runs the job", partial(_root, "commit:lake", "run"), **made)  # type: ignore[arg-type]

@@ -20,8 +20,7 @@ def execute(url: str, *statements: str) -> list[Any]:
     """Run statements beside the store; give the last one's rows."""
     if url.startswith("sqlite"):
         Path(url.removeprefix("sqlite:///")).parent.mkdir(exist_ok=True)
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    with engine.begin() as connection:
+    with sa.create_engine(url, poolclass=sa.NullPool).begin() as connection:
         results = [connection.exec_driver_sql(statement) for statement in statements]
         return list(results[-1]) if results[-1].returns_rows else []
 

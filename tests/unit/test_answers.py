@@ -51,8 +51,7 @@ def test_recover_and_adopt_answer_with_what_came_of_it(job: Job, command: Comman
 def test_an_error_is_in_the_answer_too(job: Job, command: Command, name: str) -> None:
     job.decided()
     job.checkpoint("query-1", 0)
-    path = job.file if name == "adopt" else f"{job.file}.none"
-    ended = command(name, path, "--json")
+    ended = command(name, job.file if name == "adopt" else f"{job.file}.none", "--json")
     error = _answer({"recover": Recovered, "adopt": Adopted}[name], ended).error
     assert (error.exit_code, error.kind) == (ended.code, "ConfigError")
     assert error.what in ended.err

@@ -159,8 +159,7 @@ def _batch(kind: str, nth: int) -> pa.RecordBatch:
 @pytest.mark.parametrize("kind", ["wide", "words", "random", "changing"])
 def test_parquet_ends_a_file_near_its_size_whatever_the_rows_are(tmp_path: Path, kind: str) -> None:
     """Rows that wait for their row group count."""
-    batches = [_batch(kind, nth) for nth in range(8 if kind == "wide" else 40)]
-    given = pa.Table.from_batches(batches)
+    given = pa.Table.from_batches([_batch(kind, nth) for nth in range(8 if kind == "wide" else 40)])
     found = written(tmp_path, given, target_file_size="256 KB", compression="zstd")
     in_order = sorted(found, key=lambda file: int(f"0{re.findall(r'a1(?:[.]([0-9]+))?[.]parquet', file.name)[0]}"))
     sizes = [file.stat().st_size / (256 << 10) for file in in_order]

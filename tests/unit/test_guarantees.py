@@ -74,8 +74,7 @@ def test_rows_that_show_early_come_after_nothing() -> None:
 )
 def test_a_sinks_guarantee_in_words(traits: Traits, visible: str, needs: str, in_doubt: str) -> None:
     sink = _sinks(s=traits)["s"]
-    chosen = sink.backend.strategy
-    given = guarantee_of(sink, {chosen: "this one", "other": "another way"})
+    given = guarantee_of(sink, {sink.backend.strategy: "this one", "other": "another way"})
     assert visible in given.visible
     assert needs in given.needs
     assert in_doubt in given.in_doubt

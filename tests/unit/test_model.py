@@ -148,8 +148,7 @@ def test_a_handler_of_one_error_catches_no_other_kind() -> None:
 
 @pytest.mark.parametrize("kind", [*EXIT_CODES, PluginsOwn])
 def test_an_error_comes_back_whole_from_another_process(kind: type[ExactsinkError]) -> None:
-    error = kind("it failed", why="the disk is full", next="make room")
-    back = pickle.loads(pickle.dumps(error))
+    back = pickle.loads(pickle.dumps(kind("it failed", why="the disk is full", next="make room")))
     assert type(back) is kind
     assert (back.what, back.why, back.next) == ("it failed", "the disk is full", "make room")
 

@@ -126,8 +126,7 @@ def test_what_a_deleted_journal_left_is_shown_and_swept_by_its_tokens(job: Job, 
     for path in (job.folder / "lake").rglob("*.e0.*"):
         os.utime(path, (time.time() - 61,) * 2)
     ended = command(*sweep)
-    would = "none is decided, and nothing would be in doubt\n"
-    assert dry.out.endswith(would)
+    assert dry.out.endswith("none is decided, and nothing would be in doubt\n")
     assert ended.out.endswith("recovered: none is decided, and nothing is in doubt\n")
     _, action, clean = job.journal.read().anchors
     assert isinstance(action, Action)

@@ -96,8 +96,7 @@ def test_a_rebase_names_the_epochs_that_are_missing_and_those_that_come_again(
     assert command("rebase", shop.file, *words.split(), "--yes").code == 0
     assert shown(command, shop) == ({"lake": NOTHING, "table": NOTHING}, [])
     assert command("status", shop.file, "--within", "60").code == 0
-    batch = int(words.split()[-1])
-    shop.epochs(batch)
+    shop.epochs(int(words.split()[-1]))
     assert (shop.lake_rows(), command("status", shop.file, "--within", "60").code) == (before + 3, 0)
 
 
@@ -165,8 +164,7 @@ def test_after_a_rebase_no_epoch_comes_whose_rows_may_show_early_though_no_mark_
     Path(job.file).write_text(text.replace(f'path = "{job.folder}/lake"', path))
     job.checkpoint("query-1", *range(5))
     [named] = re.findall(r"job.toml (--sink .* --yes)", command("rebase", job.file).out)
-    done = command("rebase", job.file, *named.split())
-    assert (done.code, job.journal.read().next_epoch) == (0, 6)
+    assert (command("rebase", job.file, *named.split()).code, job.journal.read().next_epoch) == (0, 6)
 
 
 def test_a_runs_rebase_is_of_its_own_history_and_never_writes_its_rows_again(job: Job, command: Command) -> None:

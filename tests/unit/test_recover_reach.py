@@ -187,8 +187,7 @@ def _file_gone(job: Job) -> None:
 
 
 def _of_another_journal(job: Job) -> None:
-    committer = job.sink.backend.committer(JobContext("orders", "lake", "", 1, FOREIGN.lineage))
-    committer.put_birth()
+    job.sink.backend.committer(JobContext("orders", "lake", "", 1, FOREIGN.lineage)).put_birth()
     job.decided()
 
 

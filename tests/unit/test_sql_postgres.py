@@ -138,8 +138,7 @@ def test_a_replica_is_refused_also_when_the_store_knew_it_as_the_primary(own: Po
     with opened(own.url()) as store, opened(own.url()) as late:
         store.put(0, b"x")
         own.stop()
-        signal = own.folder / "data" / "standby.signal"
-        signal.touch()
+        (own.folder / "data" / "standby.signal").touch()
         own.start()
         with pytest.raises(sa.exc.OperationalError):
             store.put(1, b"x")  # over the connection that is gone

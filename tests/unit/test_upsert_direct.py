@@ -148,8 +148,7 @@ def test_a_journal_that_was_rebased_onto_another_ones_rows_goes_on_and_takes_the
     ticket = committer.open_epoch(6, SCHEMA, None)
     with pytest.raises(Refused, match=r"belongs to sink table of job orders \(lineage L2\)"):
         late.pre_commit()
-    vote = sink.write(6, 0, ticket, rows_of([(2, "b")]))
-    assert committer.commit(6, [vote]) == [Committed()]
+    assert committer.commit(6, [sink.write(6, 0, ticket, rows_of([(2, "b")]))]) == [Committed()]
     assert sink.rows(GUARDED) == [(1, "a", 4, 9), (2, "b", 6, 1)]
     with pytest.raises(LineageError, match="another journal"):
         lost.open(7, SCHEMA)

@@ -104,8 +104,7 @@ def test_a_copy_keeps_no_row_but_for_what_only_rows_together_break(tmp_path: Pat
 
 
 def test_a_table_without_such_constraints_gives_tasks_nothing_to_try(tmp_path: Path) -> None:
-    sink = upsert(tmp_path)
-    assert b"\0" not in sink.open(1, SCHEMA)
+    assert b"\0" not in upsert(tmp_path).open(1, SCHEMA)
     strict = upsert(tmp_path, table="s", create=False)
     strict.sql("CREATE TABLE s (id INTEGER PRIMARY KEY, v TEXT, o INT) STRICT")
     assert b"\0" not in strict.open(1, SCHEMA)

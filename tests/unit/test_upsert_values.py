@@ -76,8 +76,7 @@ def test_order_by_follows_the_types_own_order(tmp_path: Path, type: pa.DataType,
     for epoch, shown in enumerate((ascending, ascending[::-1]), start=1):
         sink.run(epoch, pa.record_batch({"id": [1] * len(shown), "o": pa.array(shown, type)}))
         assert sink.rows("SELECT o FROM t") == [(stored_values(pa.array(ascending[-1:], type))[0],)]
-    values = sort_values(pa.array(ascending, type))
-    given = [value for value in values if value is not None]
+    given = [value for value in sort_values(pa.array(ascending, type)) if value is not None]
     assert given == sorted(given)
 
 

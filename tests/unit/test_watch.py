@@ -119,8 +119,7 @@ def test_a_disk_that_refuses_the_file_does_not_disturb_the_job(tmp_path: Path) -
 
 @pytest.mark.parametrize("width", [40, 60, 120])
 def test_a_terminal_of_any_width_shows_every_word_and_no_line_is_too_long(in_doubt: Shop, width: int) -> None:
-    history = Opened.of(in_doubt.file).history
-    events(history, 1)
+    events(Opened.of(in_doubt.file).history, 1)
     console = Console(width=width, force_terminal=False)
     with console.capture() as captured:
         console.print(shown(look(in_doubt)))

@@ -30,8 +30,7 @@ PLAYED = {name: [pytest.mark.proof] * (name != "one-vote-lost") for name in SCEN
 def test_the_kit_on_postgres_and_s3(
     s3_runner: Runner, bucket: str, postgres: Postgres, scenario: str, tmp_path: Path
 ) -> None:
-    uri = postgres.create_database(f"kit_{abs(hash(tmp_path)):x}")
-    target = StrictTarget(("kind",), uri, bucket)
+    target = StrictTarget(("kind",), postgres.create_database(f"kit_{abs(hash(tmp_path)):x}"), bucket)
     ConformanceSuite().test_conformance(scenario, target, tmp_path, s3_runner)
 
 

@@ -173,8 +173,7 @@ def assert_no_secret(error: ExactsinkError | None, caplog: pytest.LogCaptureFixt
 
 def test_a_marker_that_a_broker_has_lost_needs_a_right_of_its_own(site: SecureKafka, topic: str) -> None:
     nobody = Transaction("shop.orders.g0-0.s1", 2**62, 1)
-    options = KafkaOptions.model_validate(secured(site, topic=topic))
-    wire = Wire(options, "marker")
+    wire = Wire(KafkaOptions.model_validate(secured(site, topic=topic)), "marker")
     assert wire.mark(nobody, (topic, 0), 0, commit=True) == 31, "CLUSTER_AUTHORIZATION_FAILED"
     site.allow("writer", "ALTER" if VERSION >= "3.8" else "CLUSTER_ACTION", "BROKER", "kafka-cluster")
     wait_until(lambda: wire.mark(nobody, (topic, 0), 0, commit=True) == 0, "the grant")

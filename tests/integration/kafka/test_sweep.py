@@ -19,8 +19,7 @@ def test_open_transactions_are_listed_with_their_times_and_aborted(participants:
     before = time.time()
     orphan = participants.vote(0, "orphan", "orphan", timeout=50)
     participants.begin(1, "died before its vote")
-    committed = participants.vote(2, "committed", "committed")
-    participants.end(committed, commit=True)
+    participants.end(participants.vote(2, "committed", "committed"), commit=True)
     participants.begin(4)  # nothing was written: nothing is open
 
     [first, second] = sorted(participants.session.listed(), key=lambda one: one.ref)

@@ -209,8 +209,7 @@ def test_a_broker_killed_between_the_commit_and_its_markers_and_down_for_longer_
 
 def test_a_broker_that_hangs_ends_every_wait_in_time(server: KafkaServer) -> None:
     """Flush, a full queue, and the opening, by both writers, side by side."""
-    topic = server.new_topic("hangs")
-    base = attempts_on(server.bootstrap).with_(topic=topic)
+    base = attempts_on(server.bootstrap).with_(topic=server.new_topic("hangs"))
     small = {"queue.buffering.max.messages": 10}
     row, many = (pa.record_batch({"value": pa.array([b"v"] * count)}) for count in (1, 1000))
 

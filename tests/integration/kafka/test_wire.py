@@ -91,8 +91,7 @@ def test_open_transactions_are_listed_by_prefix_also_where_brokers_take_no_patte
     participants.begin(f"{job}.a.g3", "row").commit_transaction()
     participants.kafka.settle()
 
-    listed = participants.wire.ongoing(f"{job}.a.g")
-    assert sorted(one.transaction.id for one in listed) == names[:2]
+    assert sorted(one.transaction.id for one in participants.wire.ongoing(f"{job}.a.g")) == names[:2]
     reported = participants.wire.describe(names).values()
     participants.wire.end([one.transaction for one in reported], commit=False)
 

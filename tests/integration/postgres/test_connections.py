@@ -115,8 +115,7 @@ def test_what_can_not_connect_says_whether_trying_again_helps_and_never_the_pass
     site: Site, changed: dict[str, str], kind: type[ExactsinkError], said: str, fix: str
 ) -> None:
     given = {"host": "127.0.0.1", "port": site.port, "dbname": "shop", "user": "sales", "password": SECRET, **changed}
-    options = site.options(" ".join(f"{key}={value}" for key, value in given.items()))
-    error = refused(options)
+    error = refused(site.options(" ".join(f"{key}={value}" for key, value in given.items())))
     assert type(error) is kind, str(error)
     assert said in error.what
     assert fix in error.next

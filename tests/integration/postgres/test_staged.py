@@ -75,8 +75,7 @@ def test_votes_and_commits_are_durable_where_the_database_says_otherwise(sink: S
 
 
 def test_a_vote_without_its_rows_or_rows_without_their_vote_never_stand(sink: Staged) -> None:
-    ticket = sink.open(1)
-    writer = sink.task(ticket, sink.txn(1), (1, "a"))
+    writer = sink.task(sink.open(1), sink.txn(1), (1, "a"))
     sink.run(
         "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no'; END $$;"
         "CREATE CONSTRAINT TRIGGER refuse AFTER INSERT ON exactsink_staged DEFERRABLE INITIALLY DEFERRED "

@@ -242,8 +242,7 @@ NO_CAST |= {("jsonb", "integer[]"), ("integer", "jsonb")}
 def test_what_would_lose_something_is_reported_with_the_cast_and_the_statement(
     session: psycopg.Connection, kind: str, type: pa.DataType, why: str, cast: str | None, altered: str | None
 ) -> None:
-    table = table_of(session, f"c {kind}")
-    (finding,) = errors(table, c=type)
+    (finding,) = errors(table_of(session, f"c {kind}"), c=type)
     assert finding.message.startswith("table public.t, column c: the rows' ")
     assert why in finding.message
     fixes = [f"write {cast} in the frame"] if cast else []

@@ -70,8 +70,7 @@ def check_later(later: str, target: Target, strategy: str = "staged") -> None:
         given = {**row, "v": [5]} if pa.types.is_list(schema.field("v").type) else row
         return pa.Table.from_pylist([given], schema=schema)
 
-    votes = sink.prepare(1, [rows(SCHEMA)])
-    assert sink.commit(1, votes) == [Committed()]
+    assert sink.commit(1, sink.prepare(1, [rows(SCHEMA)])) == [Committed()]
     with pytest.raises(ExactsinkError) as refused:
         sink.open(2, _LATER[later])
     assert refused.value.next
