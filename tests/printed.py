@@ -233,6 +233,8 @@ class Person:
         text = answer.out + answer.err
         if re.search(r"(repeat with|say) --yes", text) and "--yes" not in answer.words:
             printed.insert(0, (*answer.words, "--yes"))
+        if "would do this without --dry-run:" in text:
+            printed.insert(0, tuple(word for word in answer.words if word != "--dry-run"))
         if "stop that driver" in text:  # none runs
             printed.insert(0, (*answer.words, "--take-over"))
         if "the same command again" in text:
@@ -276,4 +278,5 @@ class Person:
 def _has_acted(answer: Answer) -> bool:
     """Return whether a command has changed anything."""
     words = answer.words
-    return answer.code == 0 and (words[0] != "exactsink" or "--yes" in words or words[1] in ("adopt", "recover"))
+    acts = "--yes" in words or words[1] == "adopt" or (words[1] == "recover" and "--dry-run" not in words)
+    return answer.code == 0 and (words[0] != "exactsink" or acts)

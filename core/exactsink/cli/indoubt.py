@@ -20,7 +20,7 @@ from exactsink.job.commands import Commands
 from exactsink.operate.explain import explained, when
 from exactsink.operate.indoubt import Doubt, chosen, doubts
 from exactsink.operate.refusals import GIVEN_UP, Word, nothing_left
-from exactsink.operate.settle import ASKED_SECONDS, Settler
+from exactsink.operate.settle import ASK_SECONDS, Settler
 from exactsink.operate.views import SinkView, look
 from exactsink.protocol.journal.log import Log
 
@@ -128,7 +128,7 @@ def _seen(job: str, run: str | None) -> Iterator[_Seen]:
     opened = Opened.of(job, run)
     settler = opened.operator()
     try:
-        log, views = look(opened.history, opened.sinks, settler.read, settler.whole, seconds=ASKED_SECONDS)
+        log, views = look(opened.history, opened.sinks, settler.read, settler.whole, seconds=ASK_SECONDS, thorough=True)
         yield _Seen(opened, settler, log, views)
     finally:
         settler.close()

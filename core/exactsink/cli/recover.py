@@ -59,7 +59,7 @@ def recover(
             if part is not None and tokens and not reason:
                 raise ConfigError("--sweep-token needs a reason for the journal", next="repeat with --reason 'TEXT'")
             if shown:
-                print("nothing is changed; recover would do this:")
+                print("nothing is changed; recover would do this" + " without --dry-run" * dry_run + ":")
                 recovery = operator.recovery_plan(take_over=take_over, sweep_tokens=tokens, part=part)
             else:
                 recovery = operator.recover(take_over=take_over, sweep_tokens=tokens, reason=reason, part=part)

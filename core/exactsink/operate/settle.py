@@ -20,9 +20,9 @@ from exactsink.protocol.sinks import check_identity, is_bound
 from exactsink.toolkit.nearest import nearest
 from exactsink.toolkit.waiting import backoff
 
-__all__ = ["ASKED_SECONDS", "Settler"]
+__all__ = ["ASK_SECONDS", "Settler"]
 
-ASKED_SECONDS = 10.0
+ASK_SECONDS = 10.0
 """How long each sink may take to list its participants in doubt."""
 
 
@@ -42,7 +42,7 @@ class Settler(Operator):
         self.check_allowed(take_over=take_over)
         for name in sinks:
             self._check_known(name)
-        _, views = look(self._history, self._sinks, self.read, self.whole, seconds=ASKED_SECONDS)
+        _, views = look(self._history, self._sinks, self.read, self.whole, seconds=ASK_SECONDS, thorough=True)
         found = doubts(views)
         meant = [chosen(found, reference) for reference in references]
         for doubt in meant:

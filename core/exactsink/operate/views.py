@@ -110,22 +110,21 @@ def look(
     whole: Callable[[], Log],
     *,
     seconds: float = ASKED_SECONDS,
+    thorough: bool = False,
 ) -> tuple[Log, Sequence[SinkView]]:
     """Read the journal and assess the sinks. Repeat if a driver has appended meanwhile, unless all is well."""
-    log, views = _looked(history, sinks, read, whole, seconds)
+    import_clients(sinks, history.job)
+    log, views = _looked(read, partial(assess, history, sinks, whole=whole, seconds=seconds, thorough=thorough))
     for view in views:
         if view.problem is not None:
             history.commands.name(view.problem)
     return log, views
 
 
-def _looked(
-    history: JobHistory, sinks: Mapping[str, Sink], read: Callable[[], Log], whole: Callable[[], Log], seconds: float
-) -> tuple[Log, Sequence[SinkView]]:
-    import_clients(sinks, history.job)
+def _looked(read: Callable[[], Log], assessed: Callable[[Log], Sequence[SinkView]]) -> tuple[Log, Sequence[SinkView]]:
     log = read()
     for _ in range(_LOOKS):
-        views = assess(history, sinks, log, whole, seconds=seconds)
+        views = assessed(log)
         before, log = log, read()
         settled = all(view.is_proven and view.problem is None and not view.holds("foreign") for view in views)
         if settled or log.last_seq == before.last_seq:
@@ -149,7 +148,7 @@ def assess(
     The source is queried first, then all sinks in parallel, each for at most so many seconds. `whole()` reads the log
     back to its first claim. Call `import_clients` before, because an import counts as the store's time. Changes
     nothing, and disturbs no driver. `thorough` checks each participant, even if the mark proves them all: a participant
-    that is lost nevertheless was replaced by a record that this journal lacks.
+    that is lost nevertheless was replaced by a record that this journal lacks, and a commit finds it unknown.
     """
     calls = {name: partial(_ask, sink, history.job, log, seconds, thorough=thorough) for name, sink in sinks.items()}
     # The source first: sinks that are queried later hold every epoch that the source has recorded as done.
@@ -186,7 +185,8 @@ def _ask(sink: Sink, job: str, log: Log, seconds: float, *, thorough: bool) -> _
         for _ in range(2 if sink.backend.traits.marks else 0):
             mark = committer.mark()
             problem = marks.problem(sink.name, mark)
-            if problem is not None or (_proves(sink, log, mark) and not (thorough and _decided(sink, log))):
+            standings = () if (proven := _proves(sink, log, mark)) else standings
+            if problem is not None or (proven and not (thorough and _decided(sink, log))):
                 break
             standings = standings or _standings(sink, log, committer, marks)
         return _Answer(mark, problem, standings, list(committer.in_doubt()))
@@ -228,7 +228,7 @@ def _view(sink: Sink, log: Log, answer: _Answer | ExactsinkError, done: bool) ->
     words = set(map(word_of, standings))
     if _proves(sink, log, answer.mark) and known is not None and "lost" in words:
         problem = difference(log, sink.name, answer.mark, known.now)
-    elif _proves(sink, log, answer.mark):
+    elif _proves(sink, log, answer.mark) and (done or "unknown" not in words):
         standings = _all_committed(committables)
     elif known is not None and backend.traits.marks:
         gone = done and words & {"lost", "unknown"}
