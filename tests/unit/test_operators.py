@@ -198,6 +198,18 @@ def test_adopt_takes_the_checkpoint_that_stands_there_from_its_next_batch_on(job
     assert _bound(job) == ("query-3", 6, 7), "epochs never go back"
 
 
+def test_a_checkpoint_that_is_put_back_keeps_the_epoch_of_its_last_batch(job: Job, command: Command) -> None:
+    """The journal has decided the batch that Spark repeats: as a new epoch, its rows would be doubled."""
+    job.decided()
+    (job.folder / "chk").rename(job.folder / "old")
+    assert command("adopt", job.file).code == 0
+    (job.folder / "old").rename(job.folder / "chk")
+    ended = command("adopt", job.file)
+    assert (ended.code, "batch 0 of the checkpoint will be epoch 0" in ended.out) == (0, True)
+    assert (job.rows(), _bound(job)) == (6, ("query-1", 0, 1))
+    assert command("check", job.file, "--no-spark").code == 0, "the start skips it"
+
+
 @pytest.mark.parametrize("refused_starts", [0, 1])
 def test_adopt_binds_an_empty_journal_to_a_query_that_runs_already(
     job: Job, command: Command, refused_starts: int

@@ -190,20 +190,21 @@ class Operator:
     def adopt(self, *, take_over: bool, reason: str = "") -> tuple[int, int]:
         """Continue the journal with the checkpoint that exists now or, if there is none, with the next new one.
 
-        The last decision is committed first. Returns the next batch and its epoch.
+        The last decision is committed first. Returns the next batch and its epoch: a new one, unless the journal has
+        decided this batch already.
         """
         log = self._journal.read()
         query_id = self._checkpoint.query_id() or ""
         batch = self._checkpoint.next_batch()
+        planned = self._checkpoint.previous(batch + 1)
         self._refuse_bound(log, query_id, batch)
         self._refuse_live(take_over, log)
         with self._claimed((log.query_id or "") if log.claims else query_id, frozenset()) as start:
-            claim = self._journal.adopt(query_id, batch, self._journal.log.claims[-1].driver)
+            claim = self._journal.adopt(query_id, batch, self._journal.log.claims[-1].driver, planned)
             self._events.report("adopted", query_id=query_id or "the next one", base=claim.base)
             self._keep(
                 "adopt",
-                f"adopted {'query ' + query_id if query_id else 'the next new query'}: its batch {batch} is epoch "
-                f"{claim.first_epoch}",
+                f"adopted {query_id or 'the next new query'}: its batch {batch} is epoch {claim.first_epoch}",
                 reason,
                 self._recovery(start, None).settled,
             )

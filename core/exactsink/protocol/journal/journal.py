@@ -181,13 +181,18 @@ class Journal:
         what, why = "the journal could not be claimed", "other drivers claim the job again and again"
         raise Retryable(what, why=why, next="stop all drivers but one: `exactsink history JOB.toml` names them")
 
-    def adopt(self, query_id: str, next_batch: int, driver: str) -> Claim:
+    def adopt(self, query_id: str, next_batch: int, driver: str, fingerprint: str = "") -> Claim:
         """Bind the journal to another query, or (empty `query_id`) to the next that claims, from `next_batch` on.
 
-        The next epoch keeps its number, or gets `next_batch` if that is higher: epochs never go back. The caller holds
-        the newest claim, and has made sure that the last decision is committed. Raises Fenced.
+        The next epoch keeps its number, or gets `next_batch` if that is higher: epochs never go back. `fingerprint` is
+        that of the batch, if Spark has planned it. If the last decision has the same one, the batch is that epoch, and
+        the job skips it. The caller holds the newest claim, and has made sure that the last decision is committed.
+        Raises Fenced.
         """
-        return self.rebase(None, query_id, next_batch, max(self._log.next_epoch, next_batch), driver)
+        decision, first = self._log.decision, max(self._log.next_epoch, next_batch)
+        if decision is not None and fingerprint and decision.fingerprint == fingerprint:
+            first = decision.epoch
+        return self.rebase(None, query_id, next_batch, first, driver)
 
     def rebase(
         self,
