@@ -85,6 +85,19 @@ class Gives:
         return self.given
 
 
+ENDED = {"az": (403, "AuthenticationFailed"), "gs": (401, ""), "s3": (400, "ExpiredToken"), "webhdfs": (401, "")}
+"""The answers to credentials that ended."""
+
+
+class Ends(Gives):
+    """Answers as if credentials had ended, from the first request on that the pattern is found in."""
+
+    def concerns(self, request: str) -> bool:
+        if super().concerns(request):
+            self.pattern = ""
+        return not self.pattern
+
+
 @dataclass
 class Cloud:
     """A target of the test's own, below a prefix. `environment` is that of the way by the proxy."""
@@ -111,6 +124,10 @@ class Cloud:
         """Set a rule nearer to the client than those that are there."""
         self.proxy.rules.insert(0, rule)
         return rule
+
+    def end_credentials(self, at: str = "") -> Ends:
+        ended: Ends = self.set(Ends(Answer.error(*ENDED[self.kind.scheme]), at))
+        return ended
 
     def sink(self, job: str = "job", sink: str = "sink", **options: Any) -> Files:
         return files(self.url, job, sink, **options)  # type: ignore[arg-type]

@@ -333,6 +333,8 @@ class Journal:
                 if data is not None:
                     return decode(data, record.seq)
             self._wait(attempt)
+        if isinstance(failure, Fatal):  # the store refuses this driver; a later claim settles the entry
+            raise failure
         raise Retryable(
             f"journal entry {record.seq} could not be settled",
             why=f"the store's answer is unclear: {failure!r}",
