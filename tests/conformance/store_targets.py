@@ -36,9 +36,9 @@ class StoreTarget(ConformanceTarget):
         return Counter(row for ids in self.order(folder) for row in ids)
 
     def order(self, folder: Path) -> Iterable[Sequence[int]]:
-        s3 = self._s3(folder)
-        keys = [key for key, _ in s3.objects(s3.prefix, deep=True) if not key.startswith(s3.key("_exactsink/"))]
-        files = [pq.ParquetFile(pa.BufferReader(s3.get(key) or b"")) for key in sorted(keys)]
+        lake = self._root(folder)
+        names = sorted(name for name in lake.listed(deep=True) if not name.startswith("_exactsink/"))
+        files = [pq.ParquetFile(pa.BufferReader((lake / name).read_bytes())) for name in names]
         return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
 
     def unfit(self, rows: pa.Table) -> pa.Table:
@@ -77,15 +77,14 @@ class StoreTarget(ConformanceTarget):
     def _s3(self, folder: Path) -> Store:
         return store_of(ObjectPath.of(self._lake(folder)))
 
+    def _root(self, folder: Path) -> ObjectPath:
+        root = root_of(self._lake(folder))
+        assert isinstance(root, ObjectPath)
+        return root
+
 
 class RenameTarget(StoreTarget):
     """A folder of its own a scenario, on a server whose files are renamed."""
-
-    def order(self, folder: Path) -> Iterable[Sequence[int]]:
-        lake = self._root(folder)
-        names = sorted(name for name in lake.listed(deep=True) if not name.startswith("_exactsink/"))
-        files = [pq.ParquetFile(pa.BufferReader((lake / name).read_bytes())) for name in names]
-        return [file.read(columns=["id"]).column("id").to_pylist() for file in files]
 
     def lose_votes(self, folder: Path, committables: Sequence[Committable]) -> None:
         for waiting in (self._root(folder) / "_exactsink" / committable.txn.id for committable in committables):
@@ -105,11 +104,6 @@ class RenameTarget(StoreTarget):
 
     def _foreign(self, folder: Path) -> ObjectPath:
         return self._root(folder) / "_exactsink/somebody's own/0.tmp"
-
-    def _root(self, folder: Path) -> ObjectPath:
-        root = root_of(self._lake(folder))
-        assert isinstance(root, ObjectPath)
-        return root
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ from tests.servers.hdfs import shared_hdfs
 from tests.servers.s3_proxy import cutting_s3
 from tests.servers.sftp import own_sftp
 
-_SERVERS: Any = {"azure": shared_azurite, "gcs": shared_fake_gcs, "hdfs": shared_hdfs}
-_SCHEMES = {"azure": "az", "gcs": "gs", "hdfs": "webhdfs"}
+_SERVERS: Any = {"azure": ("az", shared_azurite), "gcs": ("gs", shared_fake_gcs), "hdfs": ("webhdfs", shared_hdfs)}
 _HDFS = pytest.param("hdfs", marks=pytest.mark.proof)
 
 
@@ -29,14 +28,14 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """Return a URL, and a runner that was started in the environment that leads there."""
     name, basetemp = request.param, tmp_path_factory.getbasetemp()
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        come = server = stack.enter_context(own_sftp() if name == "sftp" else _SERVERS[name](basetemp))
+        come = server = stack.enter_context(own_sftp() if name == "sftp" else _SERVERS[name][1](basetemp))
         if name == "gcs":
             proxy = stack.enter_context(cutting_s3(server))
             proxy.set(ComposeOnce(server.port))
             come = FakeGcs(server.folder, proxy.port)
         for variable, value in come.environment.items():
             patch.setenv(variable, value)
-        url = server.url if name == "sftp" else f"{_SCHEMES[name]}://{server.new_bucket('kit')}"
+        url = server.url if name == "sftp" else f"{_SERVERS[name][0]}://{server.new_bucket('kit')}"
         yield url, stack.enter_context(closing(Runner()))
 
 

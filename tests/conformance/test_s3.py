@@ -7,51 +7,39 @@ from contextlib import closing
 
 import pytest
 
-from exactsink.testing import ConformanceSuite, ConformanceTarget, Runner
+from exactsink.testing import ConformanceTarget, Runner
 from tests.conformance.store_targets import StagingOnS3, StoreTarget
-from tests.conformance.test_backends import chosen
+from tests.conformance.test_backends import OnPlace, chosen
 from tests.servers.s3 import S3, bucket_on, own_s3
 
 
 @pytest.fixture(scope="class")
-def url(s3: S3) -> Iterator[str]:
-    with bucket_on(s3, "kit") as made:
-        yield made
-
-
-@pytest.fixture(scope="class")
-def s3_runner(url: str) -> Iterator[Runner]:
-    with closing(Runner()) as runner:
-        yield runner
+def place(s3: S3) -> Iterator[tuple[str, Runner]]:
+    """Return a URL, and a runner that was started in the environment that leads there."""
+    with bucket_on(s3, "kit") as url, closing(Runner()) as runner:
+        yield url, runner
 
 
 _OF_STORES = {"commits-at-once", "loser-swept", "one-vote-lost", "undecided-invisible"}
 """What is another in a store than in a folder; the rest is the committer's, which is the same, and takes 5 s each."""
 
 
-class OnS3(ConformanceSuite):
-    @pytest.fixture
-    def runner(self, s3_runner: Runner) -> Runner:
-        """Return one that was started in the environment of `url`: the suite's own has that of an earlier test."""
-        return s3_runner
-
-
-class TestS3(OnS3):
+class TestS3(OnPlace):
     test_conformance = chosen(_OF_STORES)
 
     @pytest.fixture
-    def target(self, url: str) -> ConformanceTarget:
-        return StoreTarget(url)
+    def target(self, place: tuple[str, Runner]) -> ConformanceTarget:
+        return StoreTarget(place[0])
 
 
-class TestStagingOnS3(OnS3):
+class TestStagingOnS3(OnPlace):
     """What the applier does is the same with local files: for every change, a staged row that is lost."""
 
     test_conformance = chosen({"one-vote-lost"})
 
     @pytest.fixture
-    def target(self, url: str) -> ConformanceTarget:
-        return StagingOnS3("staged", url)
+    def target(self, place: tuple[str, Runner]) -> ConformanceTarget:
+        return StagingOnS3("staged", place[0])
 
 
 class TestMoto(TestS3):
@@ -61,6 +49,6 @@ class TestMoto(TestS3):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def url(cls) -> Iterator[str]:
-        with own_s3("moto") as server, bucket_on(server, "kit") as made:
-            yield made
+    def place(cls) -> Iterator[tuple[str, Runner]]:
+        with own_s3("moto") as server, bucket_on(server, "kit") as url, closing(Runner()) as runner:
+            yield url, runner

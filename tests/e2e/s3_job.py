@@ -10,18 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.jobs import (
-    PARTICIPANTS,
-    ROWS_AN_EPOCH,
-    SOURCE,
-    SPARK,
-    THREE_SINKS,
-    TWO_FILES,
-    in_lake,
-    leftovers,
-    write_job,
-    wrong_rows,
-)
+from tests.e2e import jobs
 from tests.servers.s3 import S3Server, own_s3
 from tests.servers.s3_proxy import S3Proxy, cutting_s3
 from tests.servers.s3a_jars import s3a_conf
@@ -43,21 +32,21 @@ class Bucket:
 
     def job(self) -> Path:
         """Write the job's file."""
-        return self._job(TWO_FILES, SPARK, {})
+        return self._job(jobs.TWO_FILES, jobs.SPARK, {})
 
-    def job_on(self, master: str, transform: str, conf: Mapping[str, object], files: int = PARTICIPANTS) -> Path:
+    def job_on(self, master: str, transform: str, conf: Mapping[str, object], files: int = jobs.PARTICIPANTS) -> Path:
         """Write the file of a job that runs on a cluster: its tasks need nothing but the bucket, for the source too."""
         for path in sorted((self._folder / "source").iterdir()):
             self.client.put_object(Bucket=self.name, Key=f"source/{path.name}", Body=path.read_bytes())
-        source = SOURCE.replace("{folder}", f"s3a://{self.name}").replace("Trigger = 1", f"Trigger = {files}")
-        return self._job(source, SPARK.replace("local[2]", master), conf, transform)
+        source = jobs.SOURCE.replace("{folder}", f"s3a://{self.name}").replace("Trigger = 1", f"Trigger = {files}")
+        return self._job(source, jobs.SPARK.replace("local[2]", master), conf, transform)
 
     def _job(self, source: str, spark: str, conf: Mapping[str, object], more: str = "") -> Path:
-        in_bucket = re.sub(r"\{folder\}/(lake|lines)", rf"s3://{self.name}/\1", THREE_SINKS)
+        in_bucket = re.sub(r"\{folder\}/(lake|lines)", rf"s3://{self.name}/\1", jobs.THREE_SINKS)
         there = {f"spark.executorEnv.{name}": value for name, value in self.proxy.environment.items()}
         there |= s3a_conf(self.proxy)
         spark += "".join(f'"{name}" = "{value}"\n' for name, value in {**there, **conf}.items())
-        return write_job(self._folder, in_bucket, more, source, spark, checkpoint=f"s3a://{self.name}/checkpoint")
+        return jobs.write_job(self._folder, in_bucket, more, source, spark, checkpoint=f"s3a://{self.name}/checkpoint")
 
     @cached_property
     def client(self) -> Any:
@@ -100,14 +89,14 @@ class Bucket:
     def epochs(self) -> float:
         """How many epochs the lake shows."""
         self.copy()
-        return in_lake(self._folder).total() / ROWS_AN_EPOCH
+        return jobs.in_lake(self._folder).total() / jobs.ROWS_AN_EPOCH
 
     def amiss(self) -> Mapping[str, object]:
         """Hold every row of every sink against the source; and what is left behind. Empty when all is well."""
         self.copy()
-        found: dict[str, object] = dict(wrong_rows(self._folder, {}))
+        found: dict[str, object] = dict(jobs.wrong_rows(self._folder, {}))
         found |= {"uploads": left} if (left := self.uploads()) else {}
-        return found | ({"leftovers": files} if (files := leftovers(self._folder)) else {})
+        return found | ({"leftovers": files} if (files := jobs.leftovers(self._folder)) else {})
 
 
 @contextmanager

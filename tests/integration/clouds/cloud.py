@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from exactsink.contract import Committable
+from exactsink.protocol.journal.stores.objects import ObjectStore
 from exactsink.toolkit.storage import ObjectPath
 from exactsink_files.backend import store_of
 from exactsink_files.stores import Store
@@ -17,18 +18,6 @@ from tests.servers.hdfs import Hdfs
 from tests.servers.s3 import S3 as S3Server
 from tests.servers.s3_rules import COMPLETE, Answer, Ask
 from tests.unit.files_sink import DAYS, TEXT, Files, files, rows
-
-
-class Emulator(Protocol):
-    """A running emulator, as those see it who come to its port."""
-
-    folder: Any
-    port: int
-
-    @property
-    def environment(self) -> Any: ...
-
-    def new_bucket(self, stem: str) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -100,11 +89,11 @@ class Ends(Gives):
 
 @dataclass
 class Cloud:
-    """A target of the test's own, below a prefix. `environment` is that of the way by the proxy."""
+    """A target of the test's own, below a prefix. The environment leads to the emulator `direct` by the proxy."""
 
     kind: Kind
     url: str
-    direct: Emulator
+    direct: Any
     proxy: Any
     aside: ObjectPath = field(repr=False)
 
@@ -116,6 +105,11 @@ class Cloud:
         """The store, as this test's environment leads there."""
         return store_of(ObjectPath.of(self.url, skip_instance_cache=True))
 
+    @property
+    def entries(self) -> ObjectStore:
+        """Those of a journal beside the target."""
+        return ObjectStore(ObjectPath.of(f"{self.url}.journal", skip_instance_cache=True))
+
     def ends_faults(self) -> None:
         """Take the rules away that the test has set."""
         del self.proxy.rules[: len(self.proxy.rules) - self.kept]
@@ -125,15 +119,14 @@ class Cloud:
         self.proxy.rules.insert(0, rule)
         return rule
 
-    def end_credentials(self, at: str = "") -> Ends:
-        ended: Ends = self.set(Ends(Answer.error(*ENDED[self.kind.scheme]), at))
-        return ended
+    def end_credentials(self, at: str = "") -> Any:
+        return self.set(Ends(Answer.error(*ENDED[self.kind.scheme]), at))
 
     def sink(self, job: str = "job", sink: str = "sink", **options: Any) -> Files:
         return files(self.url, job, sink, **options)  # type: ignore[arg-type]
 
-    def two_files(self, participants: int = 1) -> tuple[Files, list[Committable]]:
-        sink = self.sink(partition_by=["day"], **TEXT)
+    def two_files(self, participants: int = 1, **options: Any) -> tuple[Files, list[Committable]]:
+        sink = self.sink(partition_by=["day"], **TEXT, **options)
         sink.put_birth()
         return sink, sink.vote(*[rows((f"{n}", 1), (f"{n}", 2), schema=DAYS) for n in range(participants)])
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from threading import Barrier
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests.integration.clouds.cloud import Cloud, Counted, Gives
 from tests.servers.s3_rules import Answer, SlowDown, Trap
 from tests.unit.files_sink import DAYS, EPOCH, LINES, SCHEMA, STANDS, TEXT, files, kinds, lines, rows, swept
 from tests.unit.journals import DRIVER, QUERY, Driver, decided
+from tests.unit.upsert_sink import upsert
 
 everywhere = pytest.mark.parametrize("emulator", ["azure", "gcs", "s3", "hdfs"], indirect=True)
 buckets = pytest.mark.parametrize("emulator", ["azure", "gcs"], indirect=True)
@@ -169,9 +172,8 @@ def test_what_a_store_is_not_there_for_is_committed_once_when_it_is_back(cloud: 
 @pytest.mark.parametrize("call", ["part", "create"])
 def test_credentials_that_end_before_a_decision_are_named_and_nothing_is_lost(cloud: Cloud, call: str) -> None:
     """They end while a task sends rows, or as the decision's entry is created."""
-    sink, store = cloud.sink(**TEXT), ObjectStore(ObjectPath.of(f"{cloud.url}.journal", skip_instance_cache=True))
+    sink, journal = cloud.sink(**TEXT), Driver(cloud.entries)
     sink.put_birth()
-    journal = Driver(store)
     journal.claim(QUERY, DRIVER)
     cloud.end_credentials(getattr(cloud.kind, call))
     why = "AuthenticationFailed|ExpiredToken|Anonymous credentials|HTTP 401"
@@ -181,7 +183,7 @@ def test_credentials_that_end_before_a_decision_are_named_and_nothing_is_lost(cl
         sink.vote(lines("a")) if call == "part" else journal.decide(decided(0))
     cloud.ends_faults()
     swept(sink)
-    assert (cloud.left(), Driver(store).claim(QUERY, "host:2").generation) == ([], 2)
+    assert (cloud.left(), Driver(cloud.entries).claim(QUERY, "host:2").generation) == ([], 2)
     assert (kinds(sink.end(*sink.vote(lines("a")))), cloud.lines()) == ([Committed], ["a"])
 
 
@@ -295,19 +297,28 @@ REQUESTS |= {"webhdfs": ((8, 53), (8, 40))}
 """Of a job's first epoch, and of each later one. `webhdfs`: to the NameNode."""
 
 
+def test_a_decision_and_two_staged_files_take_so_many_requests(cloud: Cloud, tmp_path: Path) -> None:
+    journal, sink = Driver(cloud.entries), upsert(tmp_path)
+    journal.claim(QUERY, DRIVER)
+    sink = replace(sink, ctx=replace(sink.ctx, staging=f"{cloud.url}/staged"))
+    assert sink.check() == []
+    sent, found = cloud.set(Counted()).sent, list[int]()
+    journal.decide(decided(0))
+    found.append(len(sent))
+    voted = sink.vote(1, [(1, "a")], [(2, "b")])
+    found.append(len(sent))
+    assert sink.commit(1, voted) == [Committed()] * 2
+    assert [*found, len(sent)] == {"s3": [1, 3, 14], "webhdfs": [3, 9, 21]}.get(cloud.kind.scheme, [1, 3, 15])
+
+
 @pytest.mark.parametrize("fault", ["lost", "undone", "slow"])
 def test_a_decision_is_settled_whatever_its_put_answers(cloud: Cloud, fault: str) -> None:
-    place = ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True)
-    journal = Driver(ObjectStore(place))
+    journal = Driver(cloud.entries)
     journal.claim(QUERY, DRIVER)
     cloud.set(SlowDown(cloud.kind.create, 3) if fault == "slow" else Trap(cloud.kind.create, done=fault == "lost"))
     journal.decide(decided(0))
-    slow = cloud.set(SlowDown(cloud.kind.listing, 2))
-    assert (Driver(ObjectStore(place)).read().next_epoch, slow.sprung.is_set(), ObjectStore(place).list()) == (
-        1,
-        True,
-        [0, 1],
-    )
+    slow, store = cloud.set(SlowDown(cloud.kind.listing, 2)), cloud.entries
+    assert (store.list(), slow.sprung.is_set(), Driver(store).read().next_epoch) == ([0, 1], True, 1)
 
 
 def test_of_sixteen_writers_of_an_entry_one_wins_and_staged_rows_are_whole(cloud: Cloud) -> None:
@@ -404,7 +415,7 @@ UNPROVEN = {
 @pytest.mark.parametrize("answer", UNPROVEN)
 def test_an_answer_that_proves_nothing_is_not_believed(cloud: Cloud, answer: str) -> None:
     pattern, given, said = UNPROVEN[answer]
-    store = ObjectStore(ObjectPath.of(f"{cloud.url}/journal", skip_instance_cache=True))
+    store = cloud.entries
     store.put(0, b"x")
     cloud.set(Gives(given, pattern))
     with pytest.raises((OSError, Retryable), match=said):

@@ -1,4 +1,4 @@
-"""HDFS alone: a cluster that is killed, DataNodes that sync, and files that are cut while they are sent."""
+"""HDFS alone: quotas, DataNodes that sync, and files that are cut while they are sent."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from requests import put
 
-from exactsink.contract import AlreadyCommitted, Committed, Fatal, Retryable
-from exactsink.protocol.journal.stores.objects import ObjectStore
+from exactsink.contract import Committed, Fatal, Retryable
 from exactsink.toolkit.roads.staging import abort_staged, staged_in_doubt, staged_name
 from exactsink.toolkit.storage import ObjectPath
 from exactsink.toolkit.storage.hdfs_files import HdfsFiles
@@ -22,7 +21,6 @@ from tests.servers.s3_proxy import cutting_s3
 from tests.servers.s3_rules import Trap
 from tests.servers.waiting import wait_until
 from tests.unit.files_sink import DAYS, EPOCH, files, rows, swept, two_files
-from tests.unit.journals import DRIVER, QUERY, Driver, decided
 
 pytestmark = pytest.mark.proof
 
@@ -31,23 +29,6 @@ pytestmark = pytest.mark.proof
 def cluster() -> Iterator[HdfsServer]:
     with own_hdfs() as server:
         yield server
-
-
-def test_a_cluster_that_is_killed_between_vote_and_commit_loses_nothing(cluster: HdfsServer) -> None:
-    url = f"webhdfs://{cluster.new_bucket('killed')}"
-    journal = Driver(ObjectStore(ObjectPath.of(f"{url}/journal")))
-    journal.claim(QUERY, DRIVER)
-    sink, voted = two_files(f"{url}/lake", participants=2)  # type: ignore[arg-type]
-    sink.put_birth()
-    journal.decide(decided(0))
-    cluster.crash()
-    with pytest.raises(Retryable, match="can't be written"):
-        sink.commit_marked(EPOCH, voted)
-    cluster.start()
-    assert Driver(ObjectStore(ObjectPath.of(f"{url}/journal"))).read().next_epoch == 1
-    assert sink.commit_marked(EPOCH, voted) == [Committed()] * 2
-    assert sink.commit_marked(EPOCH, voted) == [AlreadyCommitted()] * 2
-    assert (snapshot(f"{url}/lake").rows, sink.listed()) == (4, [])
 
 
 def test_a_start_on_a_used_up_quota_is_warned_and_may_free_space(cluster: HdfsServer) -> None:

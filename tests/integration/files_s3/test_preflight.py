@@ -36,7 +36,7 @@ def test_preflight_says_what_to_do(
         monkeypatch.setenv(name, given[name]) if given[name] else monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 1)
-    options = {} if "bucket" in given else {"endpoint_url": given.get("endpoint_url", f"{lake.server.endpoint}/")}
+    options = {} if "bucket" in given else {"endpoint_url": given.get("endpoint_url", f"{lake.direct.endpoint}/")}
     other = files(f"s3://{given.get('bucket', 'bucket')}/lake", **options)  # type: ignore[arg-type]
     [found] = other.check()
     assert found.severity == "error"
