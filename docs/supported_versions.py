@@ -61,7 +61,7 @@ parts:
 | part | its tests |
 | --- | --- |
 | starter, counting | the job of `exactsink init` and a stateful query, with drivers killed |
-| kills | a job of six sinks, killed at each point of the protocol; stateful queries with each of Spark's state stores, killed the same way |
+| kills | a job of six sinks, and stateful queries on each of Spark's state stores, killed at each point |
 | cluster | executors of a `local-cluster`, killed |
 | session | one pass, routes, batch runs and Arrow's settings |
 | text files | JSON lines and CSV, compared with Spark's own |

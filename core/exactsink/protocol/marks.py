@@ -241,9 +241,7 @@ def difference(log: Log, sink: str, mark: Mark | None, expected: Mark | None) ->
         return LineageError(what, why=why, next=f"give this job another name and a new checkpoint; or, {fix}")
     latest = next((other for other in reversed(log.expected) if other.sink == sink), None)
     if latest is not None and latest.now != expected and is_at(mark, latest.now):
-        why = (
-            f"the epochs since then went to {latest.target}, which has the same mark: the target has another name again"
-        )
+        why = f"later epochs went to {latest.target}, which has the same mark: the target has another name again"
         return LineageError(what, why=why, next=f"let [sinks.{sink}] name that one; or, {_REBASE}")
     if expected.epoch is None or (mark.epoch is not None and mark.epoch > expected.epoch):
         why = "the journal went back in time, and would decide epochs again that the target holds"
