@@ -7,11 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkValueError
 
 from exactsink.contract import ConfigError, ExactsinkError, Retryable
-from exactsink.spark.jvm import jvm_needed, started_jvm
+from exactsink.spark.jvm import LostSession, jvm_needed, lost_jvm_named, started_jvm
 
 
 def no_java(folder: Path) -> str:
@@ -86,3 +87,10 @@ def test_a_jvm_that_does_not_start_is_said_in_its_own_words(
 def test_calls_into_a_jvm_that_is_gone_can_be_tried_again() -> None:
     with pytest.raises(Retryable, match="connection to Spark's JVM is lost: the answer is empty"), jvm_needed():
         raise Py4JNetworkError("the answer is empty")
+
+
+@pytest.mark.parametrize("kind", [Py4JError, PySparkValueError, AssertionError])
+def test_whatever_pyspark_makes_of_a_lost_jvm_is_named(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("exactsink.spark.jvm.jvm_is_gone", lambda: True)
+    with pytest.raises(LostSession, match="connection to Spark's JVM is lost"), lost_jvm_named():
+        raise kind("CANNOT_PARSE_DATATYPE")

@@ -233,7 +233,7 @@ def test_of_several_targets_the_one_that_was_fed_last_is_the_one_that_may_have_m
     held, _, _ = marks(decision(8, 1, *moved), expected[-1].now)
     held.check_start()
     gone = Expected("s", "elsewhere", NOW, BEFORE)
-    with pytest.raises(LineageError, match="the epochs since then went to elsewhere, which has the same mark"):
+    with pytest.raises(LineageError, match="later epochs went to elsewhere, which has the same mark"):
         marks(decision(7, 2, Expected("s", "t", BEFORE, BEFORE), gone), NOW)[0].check_start()
 
 

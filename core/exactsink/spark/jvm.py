@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, PySparkValueError
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
@@ -191,7 +191,7 @@ def lost_jvm_named() -> Iterator[None]:
         yield
     except Py4JJavaError:  # the JVM's own answer
         raise
-    except (Py4JError, OSError) as error:
+    except (Py4JError, OSError, PySparkValueError, AssertionError) as error:  # `schema` raises the last two (3.5.0)
         if isinstance(error, Py4JNetworkError) or jvm_is_gone():
             raise _lost_jvm(error) from error
         raise

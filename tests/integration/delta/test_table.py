@@ -20,6 +20,7 @@ from typing import Any
 import polars
 import pyarrow as pa
 import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
@@ -215,6 +216,7 @@ def test_an_audit_counts_files_that_the_log_names_and_knows_nothing_of_rewritten
     for epoch, voted in decided.items():
         sink.commit(epoch, voted)
     file = tmp_path / "table" / f"{decided[1][1].ref}.0.parquet"
+    assert pq.read_metadata(file).metadata[b"org.apache.spark.version"] == b"3.0.0", "old dates are read by Spark 3.5"
     for deep, counted in ((True, [2, 2]), (False, [None, 2]), (True, [None, None])):
         audits = sink.with_committer(lambda committer, deep=deep: committer.audit(decided, deep=deep))
         assert [audits[epoch].rows for epoch in decided] == counted

@@ -144,9 +144,9 @@ class Changes:
         version, first = self._table.version, self._table.mode == "insert_if_absent"
         if version is None and not first and self.statements.changed(self._stored):
             raise self._dropped(f"dropped {given - done} rows of an epoch")
-        place = f"?{len(self._table.keys) + 1}"
-        where = f" AND ({quoted(version)} >= {place} COLLATE BINARY OR {place} IS NULL)" if version is not None else ""
-        if self._may_drop and any(self._missing(where, self._identified(rows()))):
+        where = f" AND ({quoted(version)} >= ? COLLATE BINARY OR ? IS NULL)" if version is not None else ""
+        sought = ([*row, row[-1]] if where else row for row in self._identified(rows()))
+        if self._may_drop and any(self._missing(where, sought)):
             raise self._dropped("dropped a row of an epoch")
 
     def _identified(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:

@@ -26,10 +26,10 @@ from exactsink_idempotent_upsert.table import DELETED, Table
 __all__ = ["Catalog", "Trial", "affinity", "lost"]
 
 _COLUMNS = """
-    SELECT name, CASE WHEN ?2 AND upper(type) = 'ANY' THEN 'ANY (BLOB)' ELSE type END AS type,
+    SELECT name, CASE WHEN ? AND upper(type) = 'ANY' THEN 'ANY (BLOB)' ELSE type END AS type,
         "notnull", dflt_value, pk, hidden,
         "notnull" AND dflt_value IS NULL AND NOT hidden AND NOT (pk AND upper(type) = 'INTEGER') AS required
-    FROM pragma_table_xinfo(?1) ORDER BY cid
+    FROM pragma_table_xinfo(?) ORDER BY cid
 """  # SQLite assigns an INTEGER primary key by itself; ANY of a STRICT table keeps values unchanged, as BLOB does
 _FORM = """
     SELECT sql FROM main.sqlite_master
@@ -60,7 +60,7 @@ class Catalog:
     def columns(self) -> dict[str, sqlite3.Row]:
         cursor = self.connection.cursor()
         cursor.row_factory = sqlite3.Row
-        given = self._table.name, any(map(_STRICT.search, self.form[:1]))
+        given = any(map(_STRICT.search, self.form[:1])), self._table.name
         return {ascii_lower(row["name"]): row for row in cursor.execute(_COLUMNS, given)}
 
     @cached_property

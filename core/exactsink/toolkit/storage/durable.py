@@ -51,7 +51,7 @@ NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 """Errors of `link` on a file system without hard links."""
 
 _DISK_FIX = "check that its disk is mounted, has free space and lets this user write"
-_NAMES_FIX = "use shorter names: a shorter path, or partition columns with shorter values"
+_NAMES_FIX = "use a shorter path, or partition columns with shorter values; then start again, nothing is lost"
 _RIGHTS_FIX = "run driver and executors as one user: sudo chown -R {} '{}', or of one group: [job] file_mode = 'group'"
 
 _GIVE = "give the process credentials that may read, list, write and delete there (AWS_*, AZURE_*, GOOGLE_*, role)"
@@ -70,9 +70,7 @@ def storage_errors(place: AnyPath, what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise Fatal(
-                what, why=str(error), next=f"{_NAMES_FIX}, then start the job again, nothing is lost"
-            ) from error
+            raise Fatal(what, why=str(error), next=_NAMES_FIX) from error
         disk = Retryable, _RIGHTS_FIX.format(os.getuid(), place) if isinstance(error, PermissionError) else _DISK_FIX
         kind, fix = disk if isinstance(place, Path) else _of_store(error)
         raise kind(what, why=str(error), next=f"{fix}; then start the job again, nothing is lost") from error

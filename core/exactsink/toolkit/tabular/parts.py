@@ -17,7 +17,7 @@ from exactsink.toolkit.tabular.folders import check_folder, split
 from exactsink.toolkit.tabular.json_lines import json_lines
 from exactsink.toolkit.tabular.options import TabularOptions
 from exactsink.toolkit.tabular.sizes import SizeGuess
-from exactsink.toolkit.tabular.tables import check_values
+from exactsink.toolkit.tabular.tables import CALENDAR, check_values
 
 __all__ = ["Parts", "check_batch", "refuse_bad_rows"]
 
@@ -69,7 +69,7 @@ class Parts(Generic[_Out]):
     ) -> None:
         self._options = options
         names = options.partition_by
-        self._schema = pa.schema([field for field in schema if field.name not in names], metadata=schema.metadata)
+        self._schema = pa.schema([field for field in schema if field.name not in names], metadata=CALENDAR)
         self._open_out = open_out
         self._seal_out = seal_out
         self._open: dict[str, _Part[_Out]] = {}

@@ -20,6 +20,7 @@ from exactsink.toolkit.storage import (
     make_folder,
     sync_folders,
 )
+from exactsink.toolkit.tabular.tables import CALENDAR
 from exactsink.toolkit.tabular.waiting import put_record, remove_waiting
 
 __all__ = ["Layout", "TableWriter", "WrittenFile", "new_data_file"]
@@ -64,9 +65,9 @@ class _Part:
 
     @classmethod
     def begun(cls, path: AnyPath, values: Values, layout: Layout) -> _Part:
-        file, footer = new_data_file(path), list[pq.FileMetaData]()
-        out = pa.PythonFile(file, mode="w")
-        parquet = pq.ParquetWriter(out, layout.columns, metadata_collector=footer, **layout.settings)
+        file, columns = new_data_file(path), layout.columns.with_metadata(CALENDAR)
+        out, footer = pa.PythonFile(file, mode="w"), list[pq.FileMetaData]()
+        parquet = pq.ParquetWriter(out, columns, metadata_collector=footer, **layout.settings)
         return cls(path, values, file, parquet, footer)
 
     def flush(self, layout: Layout) -> None:

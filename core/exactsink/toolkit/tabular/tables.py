@@ -11,7 +11,13 @@ import pyarrow.compute as pc
 from exactsink.contract import BatchValidator, Finding, PreflightError
 from exactsink.toolkit.spark_sql import quoted_name
 
-__all__ = ["TableValidator", "check_values", "fitted", "lacking", "raise_errors"]
+__all__ = ["CALENDAR", "TableValidator", "check_values", "fitted", "lacking", "raise_errors"]
+
+CALENDAR = {b"org.apache.spark.version": b"3.0.0"}
+"""A Parquet footer's key, by which Spark 3 knows that dates before 1582 and times before 1900 are in today's calendar.
+
+Without it, Spark 3.5 refuses to read them.
+"""
 
 _ENDS = ((datetime.min, datetime.max), (date.min, date.max))
 """Not as Arrow's scalars: to make one imports pandas, which takes a third of each command's start."""
