@@ -162,7 +162,7 @@ def _cell_rows(cell: Mapping[str, Any]) -> Iterator[Sequence[str]]:
     made = cell.get("versions", cell)
     place = [made["spark"] if "spark" in made else made["pyspark"], made["python"], made["java"]]
     for part, came in cell.get("parts", {}).items():
-        yield *place, part, str(came["passed"]), "; ".join(_notes(came)) or "-", cell["at"][:10]
+        yield *place, part, str(came["passed"]), "; ".join(_notes(came)) or "-", came.get("at", cell["at"])[:10]
 
 
 def _notes(came: Mapping[str, Any]) -> Sequence[str]:

@@ -96,7 +96,8 @@ def _keep(cell: Cell, found: dict[str, Any]) -> None:
         if (old["spark"], old["python"], old["java"]) != (cell.spark, cell.python, cell.java):
             others.append(old)
         elif "parts" in new and old.get("versions") == new["versions"]:
-            new["parts"] = {**old["parts"], **new["parts"]}
+            kept_parts = {part: {"at": old["at"], **came} for part, came in old["parts"].items()}
+            new["parts"] = {**kept_parts, **new["parts"]}
     ordered = sorted([*others, new], key=_order)
     RESULT.write_text(json.dumps({"cells": ordered}, indent=1) + "\n")
 
