@@ -90,7 +90,7 @@ def snapshot(
             raise ConfigError(
                 f"{feed.job}.{feed.sink}: epochs are known from {feed.first} on only",
                 why="the manifests of the epochs before are gone",
-                next="pass `partial` to leave them out",
+                next="pass `partial=True`, or --partial to the command, to leave them out",
             )
     return Snapshot(feeds)
 
