@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from exactsink.contract import Committable
 from exactsink.protocol.journal.stores.objects import ObjectStore
 from exactsink.toolkit.storage import ObjectPath
@@ -44,6 +46,9 @@ GCS = Kind(
 S3 = Kind("s3", S3Server, COMPLETE, r"^PUT .*partNumber=", r"^PUT [^?]*$", r"^GET .*list-type=2")
 _NAMED = r"^PUT .*op=RENAME.*destination=(?!\S*_exactsink)"
 HDFS = Kind("webhdfs", Hdfs, _NAMED, "^PUT .*op=CREATE", "^PUT .*op=RENAME", "^GET .*op=LISTSTATUS")
+
+everywhere = pytest.mark.parametrize("emulator", ["azure", "gcs", "s3", "hdfs"], indirect=True)
+buckets = pytest.mark.parametrize("emulator", ["azure", "gcs"], indirect=True)
 
 
 class Counted:
