@@ -8,6 +8,7 @@ Each runs in a process of its own, forked from this one so that nothing has to b
 
 from __future__ import annotations
 
+import faulthandler
 import io
 import json
 import os
@@ -162,6 +163,7 @@ class NightJob:
             for number, name in ((1, "out"), (2, "err")):
                 os.dup2(os.open(self.folder.parent / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o666), number)
             sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+            faulthandler.enable(sys.stderr)
             os.chdir(self.folder)
             if self.uid and not self.as_root and words[0] != "sudo":
                 os.setgroups([])
@@ -184,13 +186,13 @@ class NightJob:
         return self._drive(trigger) if words[1] == "run" else main(words[1:])
 
     def _ended(self, words: Sequence[str], pid: int) -> Answer:
-        """Wait for a process; one that takes too long is killed, and hangs."""
+        """Wait for a process; one that takes too long hangs. It prints where, and is killed."""
         handle, until, hangs = os.pidfd_open(pid), time.monotonic() + _LONGEST_SECONDS, False
         try:
             while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                if time.monotonic() > until and not hangs:
-                    hangs = True
-                    os.kill(pid, signal.SIGKILL)
+                if time.monotonic() > until:
+                    os.kill(pid, signal.SIGKILL if hangs else signal.SIGABRT)
+                    hangs, until = True, until + 5
                 time.sleep(0.01)
         finally:
             os.close(handle)
